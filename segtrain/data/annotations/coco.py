@@ -5,10 +5,12 @@ segment ids for each image. https://cocodataset.org/#format-data
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,43 +35,41 @@ from segtrain.data.index.listing import WARNING
 from segtrain.data.index.skeleton import is_dir
 from segtrain.data.storage import Store
 
-_KEYS = re.compile(r'"(images|annotations|categories)"\s*:\s*\[')
+_LISTS = ("images", "annotations", "categories")
+_KEYS = re.compile(rf'"({"|".join(_LISTS)})"\s*:\s*\[')
 
 
 def _detect(root: str, store: Store) -> Detected | None:
-    paths = _files(root, store, panoptic=False)
-    # Boxes beside masks are left alone. Without masks, ``_read`` refuses them.
-    areas = (
-        item.get("segmentation")
-        for path in paths
-        for item in json_of(os.path.join(root, path))["annotations"]
-    )
-    if paths and not any(areas) and pair_of_folders(root, store):
-        return None
-    return find.detected(root, store, paths, _images)
+    detected = _in_files(root, store)
+    if detected and pair_of_folders(root, store):
+        # Boxes beside masks are left alone. Without masks, ``_read`` refuses them.
+        settings, splits = detected
+        paths = (settings["annotations"].replace("{split}", split) for split in splits)
+        items = itertools.chain(
+            *(json_of(os.path.join(root, path))["annotations"] for path in paths)
+        )
+        return detected if any(item.get("segmentation") for item in items) else None
+    return detected
 
 
-def _files(root: str, store: Store, panoptic: bool) -> list[str]:
-    """The JSON files of this form."""
-    paths = find.matching(
-        root, store, ".json", lambda head: _KEYS.search(head) and '"shapes"' not in head
-    )
-    return [path for path in paths if _is_coco(json_of(os.path.join(root, path)), panoptic)]
-
-
-def _is_coco(content: Any, panoptic: bool) -> bool:
-    lists = [
-        content.get(key) if isinstance(content, dict) else None
-        for key in ("images", "annotations", "categories")
-    ]
-    return all(
-        isinstance(items, list) and all(isinstance(item, dict) for item in items) for items in lists
-    ) and panoptic == any("segments_info" in item for item in content["annotations"][:1])
+def _is_coco(path: str, head: str, panoptic: bool = False) -> bool:
+    """Whether a JSON file has this form."""
+    if not _KEYS.search(head) or '"shapes"' in head:
+        return False
+    content = json_of(path)
+    try:
+        keys = [[item.keys() for item in content[key]] for key in _LISTS]
+    except (AttributeError, KeyError, TypeError):
+        return False
+    return panoptic == any("segments_info" in of_item for of_item in keys[1][:1])
 
 
 def _images(path: str) -> Iterator[str]:
     """The names of the images in a file."""
     return (text(image["file_name"], "a file_name") for image in json_of(path)["images"])
+
+
+_in_files = find.by_content(_is_coco, ".json", images=_images)
 
 
 def _names(content: dict[str, Any]) -> dict[Any, str]:
@@ -151,12 +151,6 @@ COCO = Format(
 ).layout
 
 
-def _detect_panoptic(root: str, store: Store) -> Detected | None:
-    paths = _files(root, store, panoptic=True)
-    masks = [os.path.relpath(_masks(os.path.join(root, path), root, store), root) for path in paths]
-    return find.detected(root, store, paths, _images, masks)
-
-
 def _masks(path: str, root: str, store: Store) -> str:
     """The folder of the PNGs: it has the name of the JSON file, or holds it."""
     beside, name = os.path.splitext(path)[0], os.path.splitext(os.path.basename(path))[0]
@@ -189,7 +183,7 @@ def _read_panoptic(where: Where) -> Annotations:
 PANOPTIC = Format(
     "coco-panoptic",
     "a JSON file with images, segments_info, and categories, and PNGs of segment ids",
-    _detect_panoptic,
+    find.by_content(partial(_is_coco, panoptic=True), ".json", images=_images),
     _read_panoptic,
     background="void",
 ).layout

@@ -36,10 +36,7 @@ _NO_AREAS = ("cuboid", "points", "skeleton", "tag")
 
 
 def _detect(root: str, store: Store) -> Detected | None:
-    paths = find.matching(root, store, ".xml", _ROOT.match)
-    detected = find.detected(
-        root, store, paths, lambda path: map(_name, xml_of(path).iter("image"))
-    )
+    detected = _in_files(root, store)
     if detected is None:
         return None
     settings, splits = detected
@@ -55,6 +52,13 @@ def _detect(root: str, store: Store) -> Detected | None:
 
 def _name(image: Element) -> str:
     return os.path.join(image.get("subset", ""), image.attrib["name"])
+
+
+_in_files = find.by_content(
+    lambda path, head: _ROOT.match(head),
+    ".xml",
+    images=lambda path: map(_name, xml_of(path).iter("image")),
+)
 
 
 def _read(where: Where) -> Annotations:

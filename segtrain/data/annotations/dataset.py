@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 from segtrain.data.annotations.draw import Paint, draw, stored_orientation
-from segtrain.data.annotations.mask_files import files_of, load_pixels
 from segtrain.data.annotations.read import reading
+from segtrain.data.annotations.shapes import Size
 from segtrain.data.file_dataset import FileDataset
 from segtrain.data.index.entries import Entries
 from segtrain.data.pixels import decode
@@ -62,7 +62,7 @@ class AnnotatedDataset(FileDataset):
             return self._drawn(index, decode.read_header(stream, path))
 
     def ranges(self, index: int) -> list[Range]:
-        masks = files_of(str(self.entries.meta[SHAPES][index]))
+        masks = _files_of(str(self.entries.meta[SHAPES][index]))
         return [Range(path) for path in (self.entries[index].image, *masks)]
 
     def stamps(self, indices: Sequence[int] | np.ndarray | None = None) -> np.ndarray:
@@ -70,7 +70,7 @@ class AnnotatedDataset(FileDataset):
         stamped = super().stamps(indices)
         rows = range(len(self)) if indices is None else map(int, indices)
         for stamp, index in zip(stamped, rows):
-            for path in files_of(str(self.entries.meta[SHAPES][index])):
+            for path in _files_of(str(self.entries.meta[SHAPES][index])):
                 if path != self.entries[index].mask:
                     stamp[1] += np.array(self.store.stat(path))
         return stamped
@@ -111,7 +111,7 @@ class AnnotatedDataset(FileDataset):
                     code="rotation-ambiguous",
                 )
         size = upright if is_upright else stored
-        load_pixels(content["shapes"], self._content, entry.image, size)
+        _load_pixels(content["shapes"], self._content, entry.image, size)
         with DECODE, reading(str(entry.mask), entry.image):
             mask = draw(
                 content["shapes"],
@@ -149,3 +149,75 @@ def _is_upright(content: dict[str, Any], header: decode.Header) -> bool | None:
         bool(x <= w and y <= h) for w, h in ((width, height), (height, width))
     )
     return fits_upright if fits_stored != fits_upright else None
+
+
+def _files_of(text: str) -> list[str]:
+    """The mask files in what ``shapes.to_text`` returned."""
+    if '"file"' not in text:
+        return []
+    pixels = (shape.get("pixels", {}) for shape in json.loads(text)["shapes"])
+    return [*dict.fromkeys(shape["file"] for shape in pixels if "file" in shape)]
+
+
+def _load_pixels(
+    shapes: list[dict[str, Any]], content: Callable[[str], Any], image: str, size: Size
+) -> None:
+    """Replace the path of a mask by its pixels, bool (H, W).
+
+    content: returns the bytes of a file. image: for messages. Raises DataError for masks of another
+    size, and for values that no shape explains.
+    """
+    segments: dict[str, np.ndarray] = {}
+    for shape in shapes:
+        source = shape.get("pixels", {})
+        path = source.get("file")
+        if path is None:
+            continue
+        if path not in segments:
+            values = _values(content(path), path)
+            if values.shape[:2] != size:
+                raise size_error(path, values.shape[:2], image, size)
+        if "segments" in source:
+            rest = segments.setdefault(path, _segment_ids(values))
+            shape["pixels"] = np.isin(rest, source["segments"])
+            rest[shape["pixels"]] = 0
+        else:
+            shape["pixels"] = _of_two_values(values, path)
+    for path, rest in segments.items():
+        if rest.any():
+            unknown = np.unique(rest)[1:].tolist()
+            raise file_error(
+                path,
+                f"{np.count_nonzero(rest):,} pixels of segments that the annotations do not list, "
+                f"such as {unknown[0]}: the id is red + 256 green + 65536 blue; export it again",
+                code="segment-unknown",
+                found=unknown[:5],
+            )
+
+
+def _values(content: Any, path: str) -> np.ndarray:
+    """Integers (H, W), or colors (H, W, 3). A JPEG is cut at half of white."""
+    if decode.read_header(content, path).format == "jpeg":
+        return decode.decode_image(content, path)[..., 0] >> 7
+    return decode.decode_mask(content, path)
+
+
+def _segment_ids(values: np.ndarray) -> np.ndarray:
+    if values.ndim == 2:
+        return values.astype(np.int64)
+    return values.astype(np.int64) @ np.array([1, 1 << 8, 1 << 16])
+
+
+def _of_two_values(values: np.ndarray, path: str) -> np.ndarray:
+    if values.ndim == 3 and (values == values[..., :1]).all():
+        values = values[..., 0]
+    pixels = values > 0
+    if values.ndim == 3 or (values[pixels] != values.max()).any():
+        raise file_error(
+            path,
+            "holds more than two values, but masks of single objects or classes have 0 and "
+            "another value: choose one mask of class ids per image with data.layout=folders "
+            "and data.pair, or save such masks",
+            code="mask-not-of-two-values",
+        )
+    return pixels

@@ -55,9 +55,33 @@ def files(root: str, store: Store, ending: str) -> Iterator[tuple[str, str]]:
                 break
 
 
-def matching(root: str, store: Store, ending: str, fits: Callable[[str], object]) -> list[str]:
-    """The paths of those of ``files`` whose text fits."""
-    return [path for path, head in files(root, store, ending) if fits(head)]
+def content_of(path: str) -> object:
+    return Path(local_copy(path)).read_bytes()
+
+
+def by_content(
+    fits: Callable[[str, str], object],
+    *endings: str,
+    images: Callable[[str], Iterable[str]] | None = None,
+    same: Callable[[str], object] = content_of,
+) -> Callable[[str, Store], Detected | None]:
+    """A function that detects annotation files with the first of these endings that any has.
+
+    fits: whether a path and the first bytes of a file are those of an annotation file. images,
+    same: as in ``detected``; without images, each annotation file has the name of its image.
+    """
+
+    def detect(root: str, store: Store) -> Detected | None:
+        for ending in endings:
+            heads = files(root, store, ending)
+            paths = [path for path, head in heads if fits(os.path.join(root, path), head)]
+            if paths and images:
+                return detected(root, store, paths, images, same)
+            if paths:
+                return detected_in_folders(root, store, {*map(os.path.dirname, paths)}, ending)
+        return None
+
+    return detect
 
 
 def tool_of(head: str) -> str:
@@ -121,7 +145,6 @@ def folders_of(
     root: str,
     store: Store,
     split: str,
-    masks: Sequence[str] = (),
 ) -> list[str]:
     """The folder under the root that holds the most images with the names written in an annotation
     file; several if they hold equally many, and nothing says which is meant.
@@ -129,15 +152,13 @@ def folders_of(
     images: these names. near: the folder of the annotation file under the root. Of folders
     with equally many, those with more of the suffixes come first, then this folder, then those with
     the name of the split, then those in this folder. Folders whose names say that they hold masks
-    or drawn pictures come last. masks: folders that hold masks of these names. ``[near]`` if there
-    is none. Without a folder that holds all, it is the one above the images, if no two have a name.
+    or drawn pictures come last. ``[near]`` if there is none. Without a folder that holds all, it is
+    the one above the images, if no two have a name.
     """
     names = {re.split(r"[/\\]", image)[-1].lower() for image in images}
     stems = {*map(_stem, names)}
     ranks: dict[str, tuple[int, ...]] = {}
     for folder in (near, *folders_below(root, store)):
-        if folder in masks:
-            continue
         there = {n.lower() for n in store.list(os.path.join(root, folder), "") if is_image(n)}
         held = len(stems & {*map(_stem, there)})
         of_masks = is_drawn(folder) or any(w in MASK_WORDS for w in _WORD.findall(folder.lower()))
@@ -167,25 +188,18 @@ def _stem(path: str) -> str:
     return os.path.splitext(os.path.basename(path))[0].lower()
 
 
-def _content(path: str) -> object:
-    return Path(local_copy(path)).read_bytes()
-
-
 def detected(
     root: str,
     store: Store,
     paths: Sequence[str],
     images: Callable[[str], Iterable[str]],
-    masks: Sequence[str] = (),
-    same: Callable[[str], object] = _content,
-) -> Detected | None:
-    """Settings and splits for annotations at these paths under the root; None without any.
+    same: Callable[[str], object] = content_of,
+) -> Detected:
+    """Settings and splits for annotations at these paths under the root.
 
     images: the names of the images in the annotations at a path. same: what equal files share.
-    masks: as in ``folders_of``. Raises DataError if paths remain that could be read instead.
+    Raises DataError if paths remain that could be read instead.
     """
-    if not paths:
-        return None
     ways, unlike, seen = dict[str, Detected](), list[str](), set[object]()
     rest = [*paths]
     while rest:
@@ -193,7 +207,7 @@ def detected(
         first = template.replace("{split}", splits[0])
         with reading(os.path.join(root, first)):
             names = [*images(os.path.join(root, first))]
-        folders = folders_of(names, os.path.dirname(first), root, store, splits[0], masks)
+        folders = folders_of(names, os.path.dirname(first), root, store, splits[0])
         ways[template] = _settings(root, store, template, splits, folders)
         read = {template.replace("{split}", split) for split in splits}
         # Of equal files, only the first one is shown.
@@ -215,17 +229,13 @@ def _only(root: str, ways: dict[str, Detected], unlike: Collection[str]) -> Dete
     return next(iter(ways.values()))
 
 
-def detected_in_folders(
-    root: str, store: Store, folders: Collection[str], ending: str
-) -> Detected | None:
+def detected_in_folders(root: str, store: Store, folders: Collection[str], ending: str) -> Detected:
     """As ``detected``, for folders of annotation files that have the names of their images, with
     ``ending`` in place of the suffix.
 
     Several folders of one split are read together, as are all folders without splits. Raises
     DataError if these annotate the same images.
     """
-    if not folders:
-        return None
     paths = sorted({*map(_split_folder, folders)} - {""}) or [os.path.commonpath(folders)]
     together = len(paths) < len(folders)
     template, splits = by_split(paths if together else sorted(folders))

@@ -33,7 +33,7 @@ def _detect(root: str, store: Store) -> Detected | None:
         for path, head in find.files(root, store, ending)
         if '"FeatureCollection"' in head and 'Polygon"' in head and not find.tool_of(head)
     ]
-    return find.detected(root, store, paths, lambda path: _geotiffs(root, store))
+    return find.detected(root, store, paths, lambda _: _geotiffs(root, store)) if paths else None
 
 
 def _geotiffs(folder: str, store: Store) -> Iterator[str]:

@@ -15,8 +15,6 @@ from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
 from segtrain.data.annotations.read import reading, rows_of
 from segtrain.data.annotations.shapes import UNNAMED, Annotated, Annotations, Shape
-from segtrain.data.index.layout import Detected
-from segtrain.data.storage import Store
 
 # Names of columns, in lower case and without blanks and underlines.
 _RUNS = ("encodedpixels", "rlemask", "rle", "encoding", "segmentation", "annotation")
@@ -28,15 +26,11 @@ _EMPTY = ("", "-1", "nan")
 _LOOKS = re.compile(r'.*[\n,"]\d+ \d+[\d ]*[",\s]', re.DOTALL)
 
 
-def _detect(root: str, store: Store) -> Detected | None:
-    paths = [
-        path
-        for path, head in find.files(root, store, ".csv")
-        if _LOOKS.match(f"{head}\n") and "submission" not in os.path.basename(path).lower()
-        for columns in ({*map(_plain, head.partition("\n")[0].split(","))},)
-        if columns & {*_RUNS} and columns & {*_IMAGE, *_IMAGE_AND_CLASS}
-    ]
-    return find.detected(root, store, paths, _runs)
+def _fits(path: str, head: str) -> bool:
+    columns = {*map(_plain, head.partition("\n")[0].split(","))}
+    named = columns & {*_RUNS} and columns & {*_IMAGE, *_IMAGE_AND_CLASS}
+    submission = "submission" in os.path.basename(path).lower()
+    return bool(named and _LOOKS.match(f"{head}\n")) and not submission
 
 
 def _plain(column: str) -> str:
@@ -90,5 +84,8 @@ def _lengths(runs: str) -> np.ndarray:
 
 
 KAGGLE_RLE = Format(
-    "kaggle-rle", "a CSV file with the columns ImageId and EncodedPixels (Kaggle)", _detect, _read
+    "kaggle-rle",
+    "a CSV file with the columns ImageId and EncodedPixels (Kaggle)",
+    find.by_content(_fits, ".csv", images=_runs),
+    _read,
 ).layout

@@ -28,18 +28,11 @@ from segtrain.data.annotations.shapes import (
     ring,
     rotated,
 )
-from segtrain.data.index.layout import Detected
 from segtrain.data.index.names import SUFFIXES
 from segtrain.data.pixels.header import MAX_PIXELS
-from segtrain.data.storage import Store
 
 _TASKS = re.compile(r'\ufeff?\s*\[\s*\{(?=.*"original_width")', re.DOTALL)
 _CHANNELS = 4  # of a brush: red, green, blue, alpha
-
-
-def _detect(root: str, store: Store) -> Detected | None:
-    paths = find.matching(root, store, ".json", _TASKS.match)
-    return find.detected(root, store, paths, lambda path: map(_image, json_of(path)))
 
 
 def _image(task: dict[str, Any]) -> str:
@@ -161,5 +154,12 @@ def _brush(stream: bytes, size: Size) -> np.ndarray:
 
 
 LABEL_STUDIO = Format(
-    "label-studio", "a JSON file of tasks with results (Label Studio's JSON)", _detect, _read
+    "label-studio",
+    "a JSON file of tasks with results (Label Studio's JSON)",
+    find.by_content(
+        lambda path, head: _TASKS.match(head),
+        ".json",
+        images=lambda path: map(_image, json_of(path)),
+    ),
+    _read,
 ).layout

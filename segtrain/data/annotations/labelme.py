@@ -37,10 +37,8 @@ from segtrain.data.annotations.shapes import (
     polygon,
     ring,
 )
-from segtrain.data.index.layout import Detected
 from segtrain.data.index.listing import WARNING
 from segtrain.data.index.walk import images_below
-from segtrain.data.storage import Store
 from segtrain.errors import some_of
 
 _SHAPES = re.compile(r'"shapes"\s*:\s*\[')
@@ -49,16 +47,8 @@ _XML = re.compile(r"\s*(<\?xml[^>]*>)?\s*<annotation>.*<polygon>.*<pt>", re.DOTA
 _POLYGONS = ("polygon", "oriented_rectangle", "rotation", "quadrilateral", *LINES)
 
 
-def _detect(root: str, store: Store) -> Detected | None:
-    for ending in (".json", ".xml"):
-        folders = {
-            os.path.dirname(path)
-            for path, head in find.files(root, store, ending)
-            if (_SHAPES.search(head) and _OURS.search(head)) or _XML.match(head)
-        }
-        if folders:
-            return find.detected_in_folders(root, store, folders, ending)
-    return None
+def _fits(path: str, head: str) -> bool:
+    return bool((_SHAPES.search(head) and _OURS.search(head)) or _XML.match(head))
 
 
 def _read(where: Where) -> Annotations:
@@ -66,7 +56,7 @@ def _read(where: Where) -> Annotations:
     pictures |= {os.path.splitext(name)[0] for name in pictures}
     images, others = list[Annotated](), list[str]()
     for name, path in (*files_below(where, ".json"), *files_below(where, ".xml")):
-        content = _of_xml(path) if name.endswith(".xml") else json_of(path, without="imageData")
+        content = _of_xml(path) if name.endswith(".xml") else json_of(path)
         if isinstance(content, dict) and "shapes" in content:
             images.append(_annotated(content, path, name, pictures))
         else:
@@ -131,7 +121,6 @@ def _shape(item: dict[str, Any]) -> Shape | str:
 LABELME = Format(
     "labelme",
     "a JSON file with shapes for each image (labelme, X-AnyLabeling), or an XML file (LabelMe)",
-    _detect,
+    find.by_content(_fits, ".json", ".xml"),
     _read,
-    "file",
 ).layout

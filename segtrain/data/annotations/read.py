@@ -8,7 +8,6 @@ import csv
 import io
 import json
 import os
-import re
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -56,14 +55,11 @@ def reading(file: str, what: str = "") -> Iterator[None]:
         raise file_error(file, message, code="annotation-invalid", place=what) from None
 
 
-def json_of(path: str, without: str = "") -> Any:
-    """The content of a JSON file. Raises DataError.
-
-    without: a key whose text, such as an image, costs more time than the rest: it is replaced.
-    """
+def json_of(path: str) -> Any:
+    """The content of a JSON file. Raises DataError."""
     with reading(path):
         copy = local_copy(path)
-        return _json(copy, os.stat(copy).st_mtime_ns, without)
+        return _json(copy, os.stat(copy).st_mtime_ns)
 
 
 def text_of(path: str) -> str:
@@ -88,12 +84,9 @@ def rows_of(path: str) -> list[dict[str, str]]:
 
 
 @lru_cache(4)
-def _json(path: str, changed: int, without: str) -> Any:
+def _json(path: str, changed: int) -> Any:
     with open(path, "rb") as stream:
-        content = stream.read()
-    if without:
-        content = re.sub(rb'("%b"\s*:\s*)"[^"]+"' % without.encode(), rb'\1"left out"', content)
-    return json.loads(content)
+        return json.load(stream)
 
 
 def parts_of(

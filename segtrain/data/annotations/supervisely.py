@@ -41,13 +41,15 @@ _NO_AREAS = ("point", "graph", "cuboid", "cuboid_2d", "point_3d")
 _ANN = re.compile(r"(^|/)ann(?=/|$)")
 
 
+def _fits(path: str, head: str) -> bool:
+    return bool(_ANN.search(os.path.dirname(path))) and all(key in head for key in _KEYS)
+
+
+_in_folders = find.by_content(_fits, ".json")
+
+
 def _detect(root: str, store: Store) -> Detected | None:
-    folders = {
-        os.path.dirname(path)
-        for path, head in find.files(root, store, ".json")
-        if _ANN.search(os.path.dirname(path)) and all(key in head for key in _KEYS)
-    }
-    detected = find.detected_in_folders(root, store, folders, ".json")
+    detected = _in_folders(root, store)
     if detected:
         # If several folders are read together, their names are in no setting.
         settings, splits = detected
@@ -101,6 +103,5 @@ SUPERVISELY = Format(
     "meta.json, DATASET/img/, and DATASET/ann/ with a JSON file for each image (Supervisely)",
     _detect,
     _read,
-    "file",
-    _meta_files,
+    others=_meta_files,
 ).layout

@@ -25,8 +25,6 @@ from segtrain.data.annotations.shapes import (
     polygon,
     rotated,
 )
-from segtrain.data.index.layout import Detected
-from segtrain.data.storage import Store
 
 # The project; or an export, of whose images some may have no region.
 _JSON = re.compile(
@@ -43,18 +41,6 @@ class _Region(NamedTuple):
 
 # The name of an image, and its regions.
 _Image = tuple[str, list[_Region]]
-
-
-def _detect(root: str, store: Store) -> Detected | None:
-    paths = find.matching(root, store, ".json", _JSON.match)
-    paths = paths or find.matching(root, store, ".csv", _CSV.match)
-    return find.detected(
-        root,
-        store,
-        paths,
-        lambda path: (name for name, _ in _images(path)),
-        same=lambda path: repr(_images(path)),  # a project, and what was exported from it
-    )
 
 
 def _read(where: Where) -> Annotations:
@@ -129,7 +115,13 @@ def _shape(region: _Region, key: str) -> Shape | str:
 VIA = Format(
     "via",
     "a JSON or CSV file with regions of images (VGG Image Annotator, version 1 or 2)",
-    _detect,
+    find.by_content(
+        lambda path, head: _JSON.match(head) or _CSV.match(head),
+        ".json",
+        ".csv",
+        images=lambda path: (name for name, _ in _images(path)),
+        same=lambda path: repr(_images(path)),  # a project, and what was exported from it
+    ),
     _read,
     "smallest",
 ).layout

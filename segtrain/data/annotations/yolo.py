@@ -34,8 +34,6 @@ from segtrain.data.storage import Store
 
 # Files without labels among those with labels.
 _OTHERS = re.compile(r"(classes|readme.*)\.txt", re.IGNORECASE)
-# A text of so many characters may be the beginning of a longer file.
-_LONG = 60_000
 # Names of the classes, the preferred file first.
 _NAMES = ("/data.yaml", "/dataset.yaml", ".yaml", ".yml", "/classes.txt", "/obj.names")
 
@@ -44,12 +42,10 @@ def _detect(root: str, store: Store) -> Detected | None:
     rows_of: dict[str, list[str]] = defaultdict(list)
     for path, head in find.files(root, store, ".txt"):
         if not _OTHERS.fullmatch(os.path.basename(path)):
-            rows = [row for row in head.splitlines() if row.strip()]
-            # The last row of a long file is cut.
-            rows_of[os.path.dirname(path)] += rows[: -1 if len(head) > _LONG else None]
+            rows_of[os.path.dirname(path)] += filter(str.strip, head.splitlines())
     folders = [folder for folder, rows in rows_of.items() if _are_labels(rows)]
-    lengths = {len(row.split()) for folder in folders for row in rows_of[folder]}
-    if not lengths or (max(lengths) < 7 and pair_of_folders(root, store)):
+    longest = max((len(row.split()) for folder in folders for row in rows_of[folder]), default=0)
+    if not longest or (longest < 7 and pair_of_folders(root, store)):
         return None
     return find.detected_in_folders(root, store, folders, ".txt")
 
@@ -136,31 +132,25 @@ def _classes(content: dict[str, Any]) -> dict[int, str]:
     if "kpt_shape" in content:
         raise ValueError("kpt_shape: its labels are keypoints, not areas")
     names = content["names"]
-    if not isinstance(names, (list, dict)):
-        raise ValueError("names: neither a list nor a mapping")
-    pairs = names.items() if isinstance(names, dict) else enumerate(names)
-    classes = {int(number): name for number, name in pairs}
-    # YAML reads a plain `no` as false.
-    for name in classes.values():
+    classes = dict[int, str]()
+    for number, name in (dict(enumerate(names)) if isinstance(names, list) else names).items():
+        # YAML reads a plain `no` as false.
         if isinstance(name, bool) or not isinstance(name, (str, int)):
             raise ValueError(f"names: {name!r} is not a text: put it in quotes")
-    return {number: str(name) for number, name in classes.items()}
+        classes[int(number)] = str(name)
+    return classes
 
 
 def _notes(content: dict[str, Any], path: str) -> tuple[str, ...]:
-    train, val = content.get("train"), content.get("val")
-    notes = []
-    if val and val == train:
-        notes.append(f"{WARNING}{path}: val is train: scores would be of training images")
-    elif any(
-        str(value).endswith((".txt", "]")) or find.by_split([str(value)])[1] == [POOL]
-        for value in filter(None, (train, val))
-    ):
-        notes.append(
-            f"{WARNING}{path}: train={train} and val={val} are not read, only folders with the "
-            "names of splits: check the splits"
-        )
-    return tuple(notes)
+    given = {key: str(content[key]) for key in ("train", "val") if content.get(key)}
+    note = (
+        f"{WARNING}{path}: {given} are not read, only folders with the names of splits: check the "
+        "splits"
+    )
+    return (note,) * any(
+        place.endswith((".txt", "]")) or find.by_split([place])[1] == [POOL]
+        for place in given.values()
+    )
 
 
 YOLO = Format(
