@@ -71,17 +71,19 @@ class _Items:
         )
         where = f"{where} ({item_id})"
         pixels = self.reading.pixels
-        found = {"index": index, "image": image.shape, "dtype": str(image.dtype)}
         if not pixels.fits(image):
             message = f"{where}: the image is {image.dtype} {image.shape}: return {pixels.wanted}"
-            raise DataError(message, code="item-image", **found)
+            raise DataError(
+                message, code="item-image", index=index, image=image.shape, dtype=str(image.dtype)
+            )
         if image.shape[:2] != mask.shape[:2]:
             raise DataError(
                 f"{where}: the image is {image.shape}, the mask {mask.shape}: the mask "
                 "must have the image's size",
                 code="item-shape",
+                index=index,
+                image=image.shape,
                 mask=mask.shape,
-                **found,
             )
         name = item_id if isinstance(item_id, str) else f"{self.split}/{item_id}"
         mask = self.labels.remap(mask, where)
