@@ -167,7 +167,7 @@ def test_a_sample_reads_few_images_and_says_how_sure_it_is(server, folder, place
     assert train.sample == AuditSample(5, 20, len(train.bad), 3)
     assert val.sample == AuditSample(5, 7, 0, 3)
     assert (
-        "none of 5 checked images has a fault: with 95 % confidence, fewer than 44 % of all 7 images"
+        "none of 5 checked images has a fault: with 95 % confidence, fewer than 43.4 % of all 7 images"
         in val.table()
     )
     assert val.to_dict()["sample"]["faulty_share"] == [0.0, pytest.approx(3.8415 / 8.8415, 1e-4)]

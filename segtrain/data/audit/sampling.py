@@ -5,7 +5,6 @@ split.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -48,17 +47,13 @@ class AuditSample:
         """One sentence: the faulty images in the sample, and the confidence interval for the whole
         split.
         """
-        low, high = self.interval
-        some = "none" if not self.faulty else f"{self.faulty:,}"
-        message = (
-            f"{some} of {counted(self.checked, 'checked image')} "
-            f"{'has' if self.faulty < 2 else 'have'} a fault"
+        low, high = (f"{100 * share:.3g} %" for share in self.interval)
+        share = f"{low} to {high}" if self.faulty else f"fewer than {high}"
+        checked = counted(self.checked, "checked image")
+        return (
+            f"{self.faulty or 'none'} of {checked} {'has' if self.faulty < 2 else 'have'} a fault: "
+            f"with 95 % confidence, {share} of all {self.total:,} images have one"
         )
-        least, most = _percent(low, math.floor), _percent(high, math.ceil)
-        share = f"fewer than {most}" if not self.faulty else f"{least} to {most}"
-        if self.faulty == self.checked:
-            share = f"more than {least}"
-        return f"{message}: with 95 % confidence, {share} of all {self.total:,} images have one"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -72,11 +67,3 @@ def sample_of(dataset: Dataset, count: int, seed: int) -> Dataset:
         return dataset
     keep = np.sort(np.random.default_rng(seed).choice(len(dataset), count, replace=False))
     return select(dataset, keep, dataset.split, dataset.notes)
-
-
-def _percent(share: float, rounded: Callable[[float], int]) -> str:
-    """A share as text with two significant digits, by ``rounded`` (floor or ceil): 0.75 %, 0.0032
-    %.
-    """
-    digits = max(0, 1 - math.floor(math.log10(share * 100))) if share else 0
-    return f"{rounded(share * 100 * 10**digits) / 10**digits:.{digits}f} %"

@@ -6,7 +6,6 @@ import itertools
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -85,11 +84,13 @@ def _named(data: Data, splits: Sequence[str], why: list[str], error: ConfigError
     """``data`` with names made of the ids or colors in some masks. Raises ConfigError if there are
     none, or too many colors, or with a choice if the ids can be read in several ways.
     """
-    seen, coded = _some_values(data, splits), ""
-    if data.mask_code == "none" and (code := code_of(seen.values)):
-        data = data.model_copy(update={"mask_code": code})
-        seen, coded = _some_values(data, splits), f" (coded: {CODES[code].formula})"
-    values, looked = seen.values, seen.masks
+    (values, touching, looked), coded = _some_values(data, splits), ""
+    if data.mask_code == "none" and (code := code_of(values)):
+        data, coded = (
+            data.model_copy(update={"mask_code": code}),
+            f" (coded: {CODES[code].formula})",
+        )
+        values, touching, looked = _some_values(data, splits)
     ids, void = ids_of(values), data.ignore_index
     # Gray levels that some masks store by a palette: the index of one is the level in other masks.
     levels = {
@@ -102,21 +103,21 @@ def _named(data: Data, splits: Sequence[str], why: list[str], error: ConfigError
     settings = _each(ids, void, "?") if ids else _colors(values.colors)
     what = f"ids {shown(ids)}" if ids else f"colors {shares(values.colors, values.colors)}"
     many = values.cut or len(ids or values.colors) > LISTED
-    known = coded or seen.number_objects or numbers_objects(ids)
+    known = coded or values.counts_up or numbers_objects(ids)
     if many and not known and (repair := _repair(data, splits)):
         message = (
             f"{data.root}: nearly all pixels of the masks are near a few values, as in lossy "
             f"copies: write them as these\n  {repair}"
         )
         raise ConfigError(message, code="masks-blurred") from None
-    which, ways = ("", []) if coded or not ids else _ways(seen, ids, void)
+    which, ways = ("", []) if coded or not ids else _ways(ids, void, values.counts_up)
     if which:
         message = f"{looked} have the {what}, and nothing names them: {which}"
         choices = [{f"data.{key}": value for key, value in way.items()} for way in ways]
         raise ConfigError(message, code="ids-ambiguous", what=message, choices=choices) from None
     if not coded and (ways or are_classes(ids, void)):
         settings = _each(ids, void)
-        border = _border(seen, ids, void) if len(settings["classes"]) == len(ids) == 3 else ""
+        border = _border(touching, ids, void) if len(settings["classes"]) == len(ids) == 3 else ""
         why.append(
             f"nothing names the classes: {some_of(settings['classes'])} are the ids in the masks; "
             f"write better names into data.classes{border}"
@@ -143,14 +144,14 @@ def _named(data: Data, splits: Sequence[str], why: list[str], error: ConfigError
     return data.model_copy(update=settings)
 
 
-def _ways(seen: _Seen, ids: Table, void: int) -> tuple[str, list[Settings]]:
+def _ways(ids: Table, void: int, counts_up: bool) -> tuple[str, list[Settings]]:
     """What to look at, and the settings of each way to read ids without names; none if only one is
     likely.
     """
     total, every = sum(ids.values()), _each(ids, void)
     rare = {value for value, count in ids.items() if count < STRAY * total}
     common = {value: count for value, count in ids.items() if value not in rare}
-    if 0 in ids and seen.number_objects:
+    if 0 in ids and counts_up:
         one = {key.removeprefix("data."): value for key, value in _OBJECTS.items()}
         which = "they seem to number the objects of each mask: paste the first one if they do"
         return which, [one, *[every] * (len(ids) <= LISTED)]
@@ -173,11 +174,11 @@ def _ways(seen: _Seen, ids: Table, void: int) -> tuple[str, list[Settings]]:
     return ("", [every]) if first == every else (f"paste the first one if {which}", [first, every])
 
 
-def _border(seen: _Seen, ids: Table, void: int) -> str:
+def _border(touching: Counter[int], ids: Table, void: int) -> str:
     """The settings that ignore one of three classes if it separates the others; "" if none does."""
     for value in ids.keys() - {0, max(ids, key=ids.__getitem__)}:
         low, high = sorted(ids.keys() - {value})
-        if seen.touching[low << 32 | high] < _TOUCHING * sum(seen.touching.values()):
+        if touching[low << 32 | high] < _TOUCHING * touching.total():
             settings = _each(ids, void, ignored={value})
             way = {f"data.{key}": setting for key, setting in settings.items()}
             return (
@@ -215,66 +216,39 @@ def _colors(colors: Iterable[int]) -> dict[str, Any]:
     return {"classes": {f"?{n}": tuple(rgb(color)) for n, color in enumerate(sorted(colors))}}
 
 
-@dataclass
-class _Seen:
-    """The values in some masks, and which masks these are, in words.
-
-    areas: number of connected areas of ids that are neither 0 nor void. numbered: number of
-    such ids, in all masks. touching: lower id << 32 | higher id -> places where both are neighbors.
+def _some_values(data: Data, splits: Sequence[str]) -> tuple[MaskValues, Counter[int], str]:
+    """The values in some masks of the splits, the places where ids touch (lower id << 32 | higher
+    id -> count), and which masks these are, in words. Masks that cannot be read are left out; if
+    none can be read, the words are the fault of the last one.
     """
-
-    values: MaskValues = field(default_factory=MaskValues)
-    masks: str = ""
-    areas: int = 0
-    numbered: int = 0
-    touching: Counter[int] = field(default_factory=Counter)
-
-    def add(self, ids: np.ndarray, void: int) -> None:
-        """Count the areas and neighbors in a mask (H, W)."""
-        drawn = (ids != 0) & (ids != void)
-        right, below = ids[:, 1:] == ids[:, :-1], ids[1:] == ids[:-1]
-        # Euler's formula: pixels - pairs + squares of four. A hole counts as -1.
-        lines = np.count_nonzero(right & drawn[:, 1:]) + np.count_nonzero(below & drawn[1:])
-        squares = np.count_nonzero(right[1:] & right[:-1] & below[:, 1:] & drawn[1:, 1:])
-        self.areas += int(np.count_nonzero(drawn)) - lines + squares
-        self.numbered += len(np.unique(ids[drawn]))
-        two = ids[:, 1:][~right].astype(np.int64), ids[:, :-1][~right].astype(np.int64)
-        pairs = np.minimum(*two) << 32 | np.maximum(*two)
-        self.touching.update(dict(zip(*(a.tolist() for a in np.unique(pairs, return_counts=True)))))
-
-    @property
-    def number_objects(self) -> bool:
-        """Whether the ids seem to number objects: those of nearly every mask have no gap, their
-        largest ids differ, and most ids are one area.
-        """
-        return self.values.counts_up and 2 * abs(self.areas - self.numbered) <= self.numbered
-
-
-def _some_values(data: Data, splits: Sequence[str]) -> _Seen:
-    """The values in some masks of the splits. Masks that cannot be read are left out; if none can
-    be read, the words are the fault of the last one.
-    """
-    seen, fault, read, there = _Seen(), "", 0, 0
+    values, touching, fault, read, there = MaskValues(), Counter[int](), "", 0, 0
     for split in splits:
         dataset = open_dataset(_with_any_names(data), split)
         step = max(1, len(dataset) // _SOME)
         # Of many classes, some are in few masks.
-        rest = (i for i in range(len(dataset)) if i % step and len(seen.values.ids) > CLASSES)
+        rest = (i for i in range(len(dataset)) if i % step and len(values.ids) > CLASSES)
         for index in itertools.chain(range(0, len(dataset), step), rest):
-            if seen.values.cut:
+            if values.cut:
                 break
             read += 1
             with ignoring_file_faults() as faults:
-                raw, values = raw_and_values(dataset, index)
-                seen.values.add(values)
+                raw, more = raw_and_values(dataset, index)
+                values.add(more)
                 if raw.ndim == 2:
-                    seen.add(raw, data.ignore_index)
+                    touching.update(_neighbors(raw))
             fault = f"{faults[0]}" if faults else fault
         there += len(dataset)
-    seen.masks = f"{read} of {there:,} masks" if read < there else "the masks"
-    if not (seen.values.ids or seen.values.colors):
-        seen.masks = f"{read} masks: {fault}"
-    return seen
+    if not (values.ids or values.colors):
+        return values, touching, f"{read} masks: {fault}"
+    return values, touching, f"{read} of {there:,} masks" if read < there else "the masks"
+
+
+def _neighbors(ids: np.ndarray) -> dict[int, int]:
+    """Pairs of ids that are next to each other in a row of a mask (H, W), and how often."""
+    right, left = ids[:, 1:].astype(np.int64), ids[:, :-1].astype(np.int64)
+    pairs = (np.minimum(left, right) << 32 | np.maximum(left, right))[left != right]
+    values, counts = np.unique(pairs, return_counts=True)
+    return dict(zip(values.tolist(), counts.tolist()))
 
 
 def _repair(data: Data, splits: Sequence[str]) -> str:

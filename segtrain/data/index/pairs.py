@@ -22,8 +22,8 @@ from segtrain.data.index.names import (
     siblings,
 )
 from segtrain.data.index.unpaired import owned_masks, several_masks
-from segtrain.data.index.walk import apart, pictures, unread
-from segtrain.errors import DataError, file_error, some_of
+from segtrain.data.index.walk import apart, pictures, question, unread
+from segtrain.errors import DataError, some_of
 
 # Endings that annotation tools add to the names of masks. An ending is removed only if all masks of
 # a split have it.
@@ -69,14 +69,7 @@ def pair(
         raise DataError(message, code="split-empty", folder=folders[0])
     paths = [[named[name] for name in sorted(named)] for named in (in_images, in_masks)]
     in_masks = _without_ending(in_images, in_masks)
-    entries, extra = _entries(
-        folders, in_images, in_masks, watch, lambda: fix(*paths) if fix else _SAME_NAME
-    )
-    if extra:
-        watch.notes.append(
-            f"{WARNING}{counted(len(extra), 'mask')} without an image left out: {some_of(extra)}"
-        )
-    return entries
+    return _entries(folders, in_images, in_masks, watch, lambda: fix(*paths) if fix else _SAME_NAME)
 
 
 def _entries(
@@ -85,21 +78,16 @@ def _entries(
     in_masks: dict[str, str],
     watch: Watch,
     fix: Callable[[], str],
-) -> tuple[Entries, list[str]]:
-    """Entries of all images, sorted by name, and the masks without an image. Raises DataError for
-    images without a mask if ``watch.absent`` is "auto" or "error", and for these masks unless
-    ``watch.skips``.
+) -> Entries:
+    """Entries of all images, sorted by name. Raises DataError for images without a mask if
+    ``watch.absent`` is "auto" or "error", and for masks without an image unless ``watch.skips``.
 
     in_images, in_masks: name -> path. fix: returns the advice at the end of the error.
     """
-    without_mask = [
-        os.path.join(folders[0], in_images[name])
-        for name in sorted(in_images.keys() - in_masks.keys())
-    ]
-    without_image = [
-        os.path.join(folders[1], in_masks[name])
-        for name in sorted(in_masks.keys() - in_images.keys())
-    ]
+    without_mask, without_image = (
+        [os.path.join(folder, named[name]) for name in sorted(named.keys() - others.keys())]
+        for folder, named, others in zip(folders, (in_images, in_masks), (in_masks, in_images))
+    )
     done = {"leave-out": "left out", "background": "taken as background"}.get(watch.absent)
     if done and 0 < len(without_mask) < len(in_images):
         if watch.absent == "background":
@@ -112,37 +100,38 @@ def _entries(
         without_mask = []
     if without_mask or (without_image and not watch.skips):
         problems = [
-            f"{counted(len(without_mask), 'file')} without a mask: {some_of(without_mask)}"
-        ] * bool(without_mask)
-        if without_image:
-            problems.append(
-                f"{counted(len(without_image), 'file')} (masks) without an image: "
-                f"{some_of(without_image)}"
+            f"{counted(len(paths), 'file')} {what}: {some_of(paths)}"
+            for paths, what in (
+                (without_mask, "without a mask"),
+                (without_image, "(masks) without an image"),
             )
+            if paths
+        ]
         read = {os.path.splitext(path)[1].lower() for path in in_masks.values()}
         problems += [text for folder in folders for text in unread(os.path.join(folder, ""), read)]
-        message = what = f"{folders[0]}: {'; '.join(problems)}: {fix()}"
-        if without_mask:
-            message += ". To leave these images out: data.absent_mask=leave-out"
-        if without_image and not watch.skips:
-            message += ". To leave these masks out: data.faults=skip"
         masks = {"data.faults": "skip"} if without_image else {}
         ways = [{"data.absent_mask": way} for way in ("leave-out", "background") if without_mask]
-        raise DataError(
-            message,
+        some = in_images.keys() & in_masks
+        raise question(
+            f"{folders[0]}: {'; '.join(problems)}: {fix()}"
+            f"{'. Or leave them out, with one of' if some else ''}",
+            [way | masks for way in ways or [{}] if some],
             code="files-unpaired",
             folder=folders[0],
             images=len(without_mask),
             masks=len(without_image),
-            choices=[way | masks for way in ways or [{}]] if in_images.keys() & in_masks else [],
-            what=f"{what}. Or leave them out, with one of",
+        )
+    if without_image:
+        watch.notes.append(
+            f"{WARNING}{counted(len(without_image), 'mask')} without an image left out: "
+            f"{some_of(without_image)}"
         )
     names = sorted(in_images)
     image, mask = (
         column_of((named[name] for name in names), os.path.join(folder, ""))
         for folder, named in zip(folders, (in_images, in_masks))
     )
-    return Entries(image, mask, {"name": column_of(names)}), without_image
+    return Entries(image, mask, {"name": column_of(names)})
 
 
 def name_patterns(
@@ -205,7 +194,7 @@ def by_pattern(
         advice = f"with data.pair={flow(patterns)}: add or remove files, or correct data.pair"
         return f"{advice}. {several}" if several else advice
 
-    entries, _ = _entries((images, masks), in_images, in_masks, watch, fix)
+    entries = _entries((images, masks), in_images, in_masks, watch, fix)
     if files:
         wanted = (file for path in in_images.values() for file in siblings(files, path))
         if missing := sorted({*wanted}.difference(paths[0])):
@@ -215,9 +204,11 @@ def by_pattern(
             )
             raise DataError(message, code="band-file-missing", folder=images, found=missing)
         return entries
-    every = [os.path.join(f, path) for f, these in zip((images, masks), paths) for path in these]
-    used = {*entries.mask, *(os.path.join(images, path) for path in in_images.values())}
-    left = sorted({*every} - used)
+    every, used = (
+        {os.path.join(f, path) for f, these in zip((images, masks), two) for path in these}
+        for two in (paths, (in_images.values(), in_masks.values()))
+    )
+    left = sorted(every - used)
     if left:
         why = (
             f"left out, because they match no pattern of data.pair={flow(patterns)} or have "
@@ -257,18 +248,14 @@ def _named(
         key = name_in(pattern, path)
         if key is not None and named.setdefault(key, path) != path:
             other, file = sorted(os.path.join(folder, name) for name in (path, named[key]))
-            message = (
-                f"{other} has the same name: keep one of them, or choose the ending with data.pair"
-            )
             pairs = [
                 [text.replace("*", os.path.splitext(name)[1]) for text in by_suffix]
                 for name in (file, other)
             ]
+            how = "one of" if by_suffix else "data.pair"
+            what = f"{file}: {other} has the same name: keep one of them, or choose the ending with"
             choices = [{"data.pair": texts} for texts in pairs if texts]
-            what = f"{file}: {message}"
-            raise file_error(
-                file, message, code="name-repeated", other=other, choices=choices, what=what
-            )
+            raise question(f"{what} {how}", choices, code="name-repeated", file=file, other=other)
     return named
 
 

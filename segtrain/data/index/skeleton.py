@@ -5,6 +5,7 @@ layout.
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from segtrain.bucket import is_bucket, split_url
@@ -32,74 +33,60 @@ class Skeleton(Store):
     def __init__(self, root: str, outage_s: float = OUTAGE_S) -> None:
         base, key = split_url(root)
         self._root, self._start = root.rstrip("/"), f"{key}/" if key else ""
-        self._files: dict[str, list[str]] = {"": []}  # folder -> names, in order
-        self._folders: dict[str, list[str]] = {"": []}
+        self._paths: list[str] = []  # below the root, each with a slash before it
         client, after = client_of(base), ""
         for _ in range(_REQUESTS):
             objects = page(client, key, after, outage_s)
-            for item in objects:
-                self._add(item["path"][len(self._start) :])
+            self._paths += [f"/{item['path'][len(self._start) :]}" for item in objects]
             if len(objects) < PAGE:
                 break
-            after = self._next(objects[-1]["path"])
-
-    def _add(self, path: str) -> None:
-        folder, _, name = path.rpartition("/")
-        if folder not in self._files:
-            parts = folder.split("/")
-            for depth in range(len(parts)):
-                above, below = "/".join(parts[:depth]), "/".join(parts[: depth + 1])
-                if below not in self._files:
-                    self._files[below], self._folders[below] = [], []
-                    self._folders[above].append(parts[depth])
-        self._files[folder].append(name)
+            after = self._start + self._next(self._paths[-1])[1:]
+        self._paths.sort()
 
     def _next(self, last: str) -> str:
-        """The key after which the next page begins.
+        """The path after which the next page begins.
 
-        This is ``last``, or a key past the end of its folder if enough names in that folder are
+        This is ``last``, or one past the end of its folder if enough names in that folder are
         known.
         """
-        folder = last[len(self._start) :].rpartition("/")[0]
-        if not folder or len(self._files[folder]) < NAMES:
+        folder = last.rpartition("/")[0]
+        if not folder or len(self._names(folder)[0]) < NAMES:
             return last
         above = folder.rpartition("/")[0]
-        while above and len(self._folders[above]) > _FOLDERS:
+        while above and len(self._names(above)[1]) > _FOLDERS:
             folder, above = above, above.rpartition("/")[0]
-        return self._start + folder + _END
+        return folder + _END
+
+    def _below(self, folder: str) -> list[str]:
+        """The known paths in a folder and below it, relative to it. The root is ""."""
+        first, after = (bisect_left(self._paths, folder + end) for end in ("/", _END))
+        return [path[len(folder) + 1 :] for path in self._paths[first:after]]
+
+    def _names(self, folder: str) -> tuple[set[str], set[str]]:
+        """Names of the files and of the folders in a folder. An object with the name of a folder
+        only marks that folder.
+        """
+        parts = [path.partition("/") for path in self._below(folder)]
+        folders = {name for name, slash, _ in parts if slash}
+        return {name for name, *_ in parts}.difference(folders, [""]), folders
 
     def _relative(self, folder: str) -> str:
-        return folder[len(self._root) :].strip("/")
+        return folder[len(self._root) :].rstrip("/")
 
     def list(self, folder: str, ending: str) -> list[str]:
-        names, below = (
-            self._files.get(self._relative(folder), []),
-            self._folders.get(self._relative(folder), []),
-        )
-        if ending == "/":
-            return sorted(
-                f"{name}/"
-                for name in below
-                if not system_folder(name) and not self.leaves_out(f"{folder}/{name}")
-            )
-        # An object with the name of a folder only marks that folder.
+        files, folders = self._names(self._relative(folder))
+        names = folders if ending == "/" else {name for name in files if name.endswith(ending)}
         return sorted(
-            name
-            for name in {*names}.difference(below)
-            if name.endswith(ending)
-            and name[:1] not in ("", ".")
-            and not self.leaves_out(f"{folder}/{name}")
+            name + "/" * (ending == "/")
+            for name in names
+            if not system_folder(name) and not self.leaves_out(f"{folder}/{name}")
         )
 
     def walk(self, folder: str) -> Iterator[str]:
-        start = self._relative(folder)
-        for above, names in self._files.items():
-            below = above[len(start) :].strip("/")
-            if above == start or (
-                above.startswith(f"{start}/" if start else "") and not system_folder(below)
-            ):
-                paths = (f"{below}/{name}" if below else name for name in names)
-                yield from (path for path in paths if not self.leaves_out(f"{folder}/{path}"))
+        for path in self._below(self._relative(folder)):
+            inside = path.rpartition("/")[0]
+            if not system_folder(inside) and not self.leaves_out(f"{folder}/{path}"):
+                yield path
 
 
 def tree_of(root: str, leave_out: Sequence[str] = ()) -> Store:

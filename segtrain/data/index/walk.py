@@ -35,17 +35,23 @@ def no_folder(folder: str, what: str, store: Store) -> DataError:
     return DataError(message, code="folder-missing", folder=folder, near=near)
 
 
+def question(what: str, choices: Iterable[Settings], after: str = "", **values: Any) -> DataError:
+    """An error after which one of several settings can be pasted. after: text below them. values:
+    those of the error, such as its code.
+    """
+    choices = [*choices]
+    text = "\n  ".join([what, *map(command, choices)]) + after
+    return DataError(text, choices=choices, what=what, after=after, **values)
+
+
 def several(
     root: str, what: str, choices: Iterable[Settings], after: str = "", **values: Any
 ) -> DataError:
     """The error for several things of which one can be read, with the settings that read each.
-    after: text below them. values: those of the error, such as its code; ``why``: what in the files
-    settles that the first choice is meant.
+    ``why`` in values: what in the files settles that the first choice is meant.
     """
-    choices = [*choices]
     what = f"{root}: {what}: say which to read, with one of"
-    text = "\n  ".join([what, *map(command, choices)]) + after
-    return DataError(text, folder=root, choices=choices, what=what, after=after, **values)
+    return question(what, choices, after, folder=root, **values)
 
 
 def pictures(folder: str, what: str, watch: Watch) -> list[str]:
