@@ -165,38 +165,31 @@ def check_folder(
         raise type(error)(text, code=error.code, **error.values) from None
     detected |= bool(why)
     datasets = {split: open_dataset(data, split) for split in splits}
-    others = [split for split in all_splits if split not in splits]
-    unchecked = [f"not checked: {', '.join(others)} (--split {others[0]})"] if others else []
-    audited: dict[str, Dataset] = {}
-    reports: dict[str, AuditReport] = {}
+    audited, reports = dict[str, Dataset](), dict[str, AuditReport]()
     findings: dict[str, list[SplitFinding]] = {split: [] for split in datasets}
-    # Findings about the whole folder are shown with the first split.
+    notes: dict[str, list[str]] = {split: [] for split in datasets}
+    # What is about the whole folder is shown with the first split.
     first, of_folder = next(iter(datasets.values())), next(iter(findings.values()))
     for split, dataset in datasets.items():
         part = audited[split] = dataset if sample is None else sample_of(dataset, sample, seed)
         report = audit(part)
-        faults = report.faults
+        drawn, faults = None, report.faults
         if part is dataset:
             faults += dataset.verify()
         else:
             drawn = AuditSample(len(part), len(dataset), len(report.bad), seed)
-            report = replace(
-                report, sample=drawn, warnings=tuple(f"in the sample, {w}" for w in report.warnings)
-            )
-        notes = [note for note in dataset.notes if not note.startswith(WARNING)]
-        findings[split] += [
-            SplitFinding(note.removeprefix(WARNING)) for note in dataset.notes if note not in notes
-        ]
+        for note in dataset.notes:
+            if note.startswith(WARNING):
+                findings[split].append(SplitFinding(note.removeprefix(WARNING)))
+            else:
+                notes[split].append(note)
         # Faults of whole shards stay faults, as do those of a split without any other sample.
         skips = data.faults == "skip" and faults == report.faults and len(report.bad) < len(part)
-        notes += ["data.faults=skip leaves the faulty images out"] * (skips and bool(faults))
-        reports[split] = replace(
-            report,
-            faults=faults,
-            notes=(*notes, *report.notes, *unchecked),
-            skips_faults=skips,
-        )
-        unchecked = []
+        notes[split] += ["data.faults=skip leaves the faulty images out"] * (skips and bool(faults))
+        notes[split] += report.notes
+        reports[split] = replace(report, faults=faults, sample=drawn, skips_faults=skips)
+    if others := [split for split in all_splits if split not in splits]:
+        notes[first.split].append(f"not checked: {', '.join(others)} (--split {others[0]})")
     if detected and (unread := left_out(data, all_splits)):
         message = (
             f"{data.root}: {counted(len(unread), 'other folder')} not read: "
@@ -209,11 +202,9 @@ def check_folder(
     if measured := bands_finding(data, datasets.get(data.train_split, first)):
         of_folder.append(measured)
         data = with_settings(data, measured.settings)
-    for split, leak in _leaks(data, datasets, sample, seed):
-        data, finding = without_leak(data, leak) if detected else (data, leak)
-        findings[split].append(finding)
     if {data.train_split, data.split} <= datasets.keys():
         of_folder += test_finding(data, datasets[data.train_split])
+    compared = datasets
     # If there is no train or no val split, the printed settings divide the images into both.
     if detected:
         message, settings = missing(
@@ -221,29 +212,28 @@ def check_folder(
             all_splits,
             lambda split: names_of(datasets.get(split) or open_dataset(data, split)),
         )
-        if message:
-            if settings:
-                whole = reports[first.split]
-                divided = f"{first.name}: {message}"
-                reports[first.split] = replace(whole, notes=(*whole.notes, divided))
-            else:
-                of_folder.append(SplitFinding(f"{first.name}: {message}: add images", True))
-            if files := split_files(data.root):
-                index = os.path.join(os.path.dirname(files[0]), "{split}")
-                own = (
-                    f"{some_of(files)} may divide the set, and are not read. If each line has an "
-                    "image and a mask: data.layout=list "
-                    f"data.index={index}{os.path.splitext(files[0])[1]}"
-                )
-                of_folder.append(SplitFinding(own))
+        if settings:
+            notes[first.split].append(f"{first.name}: {message}")
+        elif message:
+            of_folder.append(SplitFinding(f"{first.name}: {message}: add images", True))
+        if message and (files := split_files(data.root)):
+            index = os.path.join(os.path.dirname(files[0]), "{split}")
+            own = (
+                f"{some_of(files)} may divide the set, and are not read. If each line has an "
+                "image and a mask: data.layout=list "
+                f"data.index={index}{os.path.splitext(files[0])[1]}"
+            )
+            of_folder.append(SplitFinding(own))
         data = with_settings(data, settings)
         if settings:  # equal images may lie in both parts
             parts = {split: open_dataset(data, split) for split in (data.train_split, data.split)}
-            for _, leak in _leaks(data, parts, sample, seed):
-                data, finding = without_leak(data, leak)
-                of_folder.append(finding)
+            compared = datasets | parts
+    for split, leak in _leaks(data, compared, sample, seed):
+        data, finding = without_leak(data, leak) if detected else (data, leak)
+        findings.get(split, of_folder).append(finding)
     complete = (
-        replace(report, findings=tuple(findings[split])) for split, report in reports.items()
+        replace(report, findings=tuple(findings[split]), notes=tuple(notes[split]))
+        for split, report in reports.items()
     )
     return Checked(data, detected, tuple(complete), datasets, audited, line)
 

@@ -86,11 +86,9 @@ def _named(data: Data, splits: Sequence[str], why: list[str], error: ConfigError
     """
     (values, touching, looked), coded = _some_values(data, splits), ""
     if data.mask_code == "none" and (code := code_of(values)):
-        data, coded = (
-            data.model_copy(update={"mask_code": code}),
-            f" (coded: {CODES[code].formula})",
-        )
+        data = data.model_copy(update={"mask_code": code})
         values, touching, looked = _some_values(data, splits)
+        coded = f" (coded: {CODES[code].formula})"
     ids, void = ids_of(values), data.ignore_index
     # Gray levels that some masks store by a palette: the index of one is the level in other masks.
     levels = {

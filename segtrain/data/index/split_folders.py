@@ -7,22 +7,15 @@ from __future__ import annotations
 import os
 
 from segtrain import config
-from segtrain.bucket.faults import ignoring_file_faults
-from segtrain.data.bucket.tree import local_copy
 from segtrain.data.index.entries import Entries
 from segtrain.data.index.layout import CLASS_FILES, Detected, Layout
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.names import folders_in
 from segtrain.data.index.pairs import pair
 from segtrain.data.index.skeleton import is_dir
-from segtrain.data.index.walk import images_below
 from segtrain.data.labels import presets
 from segtrain.data.labels.space import LabelSpace
-from segtrain.data.pixels import decode
 from segtrain.data.storage import Store
-
-# The colors of the classes, in CVAT's export.
-_COLORS = "label_colors.txt"
 
 
 def _of_split(
@@ -46,19 +39,7 @@ def _camvid(data: config.Data, split: str, watch: Watch) -> Entries:
 def _detect_camvid(root: str, store: Store) -> Detected | None:
     there = folders_in(root, store)
     splits = [split for split in there if is_dir(os.path.join(root, split + "annot"), store)]
-    if splits and _COLORS in store.list(root, ".txt") and _are_colors(root, splits[0], store):
-        # CVAT's export "CamVid": classes of its own, in masks of colors.
-        return {"layout": "folders", "images": "{split}", "masks": "{split}annot"}, splits
     return ({}, splits) if splits else None
-
-
-def _are_colors(root: str, split: str, store: Store) -> bool:
-    folder = os.path.join(root, split + "annot")
-    masks = sorted(images_below(folder, store))[:1]
-    with ignoring_file_faults():
-        paths = [os.path.join(folder, mask) for mask in masks]
-        return any(decode.read_header(local_copy(path), path).channels == 3 for path in paths)
-    return False
 
 
 def _segnet_ids(own: LabelSpace) -> LabelSpace:
@@ -85,7 +66,8 @@ CAMVID = Layout(
     _detect_camvid,
     _camvid,
     labels=presets.CAMVID11,
-    class_files=CLASS_FILES[:1],
+    # The second one is that of CVAT's export, whose masks have the colors.
+    class_files=(CLASS_FILES[0], "label_colors.txt"),
     from_file=_segnet_ids,
     files=lambda data: ("{split}/{name}.png", "{split}annot/{name}.png"),
 )
