@@ -9,7 +9,7 @@ import re
 import shlex
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -276,7 +276,7 @@ def ids_of(
         pixels = decode.decode_image(stored, name)
     if labels.colors and header.channels >= 3:
         known = labels.colors
-    elif _is_gray(pixels):
+    elif np.ptp(pixels.astype(np.int16), axis=2).max() < _GRAY:
         known = {
             raw * 0x010101: train for raw, train in labels.raw_to_train.items() if 0 <= raw < 256
         }
@@ -286,13 +286,9 @@ def ids_of(
         raise file_error(name, message, code="mask-rgb-without-colors")
     codes = pixels.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)
     values, inverse = np.unique(codes, return_inverse=True)
-    table, unsure = _nearest(_rgb(values), _rgb(np.array(list(known))), known.values())
+    table, unsure = _nearest(values, known)
     inverse = inverse.reshape(codes.shape)
     return table.astype(labels.mask_dtype)[inverse], int(unsure[inverse].sum())
-
-
-def _is_gray(pixels: np.ndarray) -> bool:
-    return int(np.ptp(pixels.astype(np.int16), axis=2).max()) < _GRAY
 
 
 def _rgb(codes: np.ndarray) -> np.ndarray:
@@ -300,19 +296,17 @@ def _rgb(codes: np.ndarray) -> np.ndarray:
     return np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1)
 
 
-def _nearest(
-    values: np.ndarray, known: np.ndarray, train: Iterable[int]
-) -> tuple[np.ndarray, np.ndarray]:
-    """For each row of ``values``, the train id of the nearest row of ``known`` (in a tie, of the
-    first of them).
+def _nearest(values: np.ndarray, known: dict[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """For each of the colors 0xRRGGBB, the train id of the nearest known one (in a tie, of the
+    first of them). known: color -> train id.
 
-    ``train``: the train id of each row of ``known``. The second array is true where the choice is
-    ambiguous: the nearest row is more than half as far away as the second nearest.
+    The second array is true where the choice is ambiguous: the nearest color is more than half as
+    far away as the second nearest.
     """
-    squares = ((values[:, None].astype(np.int32) - known[None]) ** 2).sum(2)
+    squares = ((_rgb(values)[:, None] - _rgb(np.array([*known]))) ** 2).sum(2)
     near = np.sort(squares, axis=1)
     unsure = 4 * near[:, 0] > near[:, 1] if len(known) > 1 else np.zeros(len(values), bool)
-    return np.array(list(train))[squares.argmin(1)], unsure
+    return np.array([*known.values()])[squares.argmin(1)], unsure
 
 
 def refuse_near_values(dataset: Dataset) -> None:

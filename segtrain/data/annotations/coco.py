@@ -22,7 +22,6 @@ from segtrain.data.annotations.read import (
     by_id,
     json_of,
     parts_of,
-    reading,
     refuse_boxes,
     run_lengths,
     size_of,
@@ -81,30 +80,29 @@ def _names(content: dict[str, Any]) -> dict[Any, str]:
 
 def _read(where: Where) -> Annotations:
     content = json_of(where.annotations)
-    with reading(where.annotations):
-        names = _names(content)
-        by_image: dict[Any, list[dict[str, Any]]] = defaultdict(list)
-        for item in content["annotations"]:
-            by_image[item["image_id"]].append(item)
-        images = [
-            _annotated(image, by_image.pop(key, []), names, where.annotations)
-            for key, image in by_id(content["images"], "file_name").items()
-        ]
-        used = {item["category_id"] for item in content["annotations"]}
-        # Roboflow adds a category with the name of the project, in which nothing is annotated.
-        classes = {
-            item["name"]: item["id"]
-            for item in content["categories"]
-            if item["id"] in used or item.get("supercategory") != "none"
-        }
-        refuse_boxes(images, where)
-        orphans = sum(map(len, by_image.values()))
-        if orphans == len(content["annotations"]) > 0:
-            raise ValueError(f"no image has the image_id {next(iter(by_image))!r} or any other")
-        notes = (
-            f"{WARNING}{orphans:,} annotations left out, because the file lists no image with "
-            f"their image_id, such as {next(iter(by_image), '')!r}",
-        ) * bool(orphans)
+    names = _names(content)
+    by_image: dict[Any, list[dict[str, Any]]] = defaultdict(list)
+    for item in content["annotations"]:
+        by_image[item["image_id"]].append(item)
+    images = [
+        _annotated(image, by_image.pop(key, []), names, where.annotations)
+        for key, image in by_id(content["images"], "file_name").items()
+    ]
+    used = {item["category_id"] for item in content["annotations"]}
+    # Roboflow adds a category with the name of the project, in which nothing is annotated.
+    classes = {
+        item["name"]: item["id"]
+        for item in content["categories"]
+        if item["id"] in used or item.get("supercategory") != "none"
+    }
+    refuse_boxes(images, where)
+    orphans = sum(map(len, by_image.values()))
+    if orphans == len(content["annotations"]) > 0:
+        raise ValueError(f"no image has the image_id {next(iter(by_image))!r} or any other")
+    notes = (
+        f"{WARNING}{orphans:,} annotations left out, because the file lists no image with "
+        f"their image_id, such as {next(iter(by_image), '')!r}",
+    ) * bool(orphans)
     return Annotations(images, classes, notes=notes)
 
 
@@ -161,22 +159,19 @@ def _masks(path: str, root: str, store: Store) -> str:
 def _read_panoptic(where: Where) -> Annotations:
     content = json_of(where.annotations)
     folder = _masks(where.annotations, where.root, where.store)
-    with reading(where.annotations):
-        names = _names(content)
-        images = by_id(content["images"], "file_name")
-        annotated = []
-        for item in content["annotations"]:
-            image, mask = images[item["image_id"]], os.path.basename(item["file_name"])
-            ids: dict[str, list[int]] = defaultdict(list)
-            for segment in item["segments_info"]:
-                ids[names[segment["category_id"]]].append(int(segment["id"]))
-            shapes = [
-                Shape(name, {"pixels": {"file": os.path.join(folder, mask), "segments": segments}})
-                for name, segments in ids.items()
-            ]
-            annotated.append(
-                Annotated(image["file_name"], where.annotations, shapes, size_of(image))
-            )
+    names = _names(content)
+    images = by_id(content["images"], "file_name")
+    annotated = []
+    for item in content["annotations"]:
+        image, mask = images[item["image_id"]], os.path.basename(item["file_name"])
+        ids: dict[str, list[int]] = defaultdict(list)
+        for segment in item["segments_info"]:
+            ids[names[segment["category_id"]]].append(int(segment["id"]))
+        shapes = [
+            Shape(name, {"pixels": {"file": os.path.join(folder, mask), "segments": segments}})
+            for name, segments in ids.items()
+        ]
+        annotated.append(Annotated(image["file_name"], where.annotations, shapes, size_of(image)))
     return Annotations(annotated, {name: key for key, name in names.items()})
 
 

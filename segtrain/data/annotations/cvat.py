@@ -13,7 +13,7 @@ import numpy as np
 
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
-from segtrain.data.annotations.read import reading, size_of, xml_of
+from segtrain.data.annotations.read import size_of, xml_of
 from segtrain.data.annotations.shapes import (
     LINES,
     Annotated,
@@ -67,26 +67,25 @@ def _read(where: Where) -> Annotations:
     if root.find("track") is not None:
         reason = "has the key frames of a video: export the task as 'CVAT for images 1.1'"
         raise file_error(file, reason, code="annotation-of-video")
-    with reading(file):
-        labels = [
-            label.findtext("name", "")
-            for label in root.iterfind("meta//labels/label")
-            if label.find("parent") is None and label.findtext("type") not in (*_NO_AREAS, *LINES)
-        ]
-        images = list(root.iter("image"))
-        subset = os.path.basename(where.images)
-        inside = [image for image in images if image.get("subset") == subset]
-        # CVAT shows images as their EXIF rotation says.
-        annotated = [
-            Annotated(
-                _name(image),
-                file,
-                [_shape(element) for element in sorted(image, key=_order) if element.tag != "tag"],
-                size_of(image.attrib),
-                upright=True,
-            )
-            for image in inside or images
-        ]
+    labels = [
+        label.findtext("name", "")
+        for label in root.iterfind("meta//labels/label")
+        if label.find("parent") is None and label.findtext("type") not in (*_NO_AREAS, *LINES)
+    ]
+    images = list(root.iter("image"))
+    subset = os.path.basename(where.images)
+    inside = [image for image in images if image.get("subset") == subset]
+    # CVAT shows images as their EXIF rotation says.
+    annotated = [
+        Annotated(
+            _name(image),
+            file,
+            [_shape(element) for element in sorted(image, key=_order) if element.tag != "tag"],
+            size_of(image.attrib),
+            upright=True,
+        )
+        for image in inside or images
+    ]
     return Annotations(annotated, {name: number for number, name in enumerate(labels)})
 
 

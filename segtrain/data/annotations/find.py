@@ -91,14 +91,13 @@ def tool_of(head: str) -> str:
 
 def of_other_tool(root: str, store: Store) -> str:
     """What to do with the first file of a tool whose files are not read; "" without one."""
-    for path, head in itertools.chain(
-        *(files(root, store, ending) for ending in (".json", ".ndjson", ".geojson"))
-    ):
-        if tool := tool_of(head):
-            return (
-                f"\n  {path} is an export of {tool}, which is not read: export the set as COCO, or "
-                "as masks of class ids"
-            )
+    for ending in (".json", ".ndjson", ".geojson"):
+        for path, head in files(root, store, ending):
+            if tool := tool_of(head):
+                return (
+                    f"\n  {path} is an export of {tool}, which is not read: export the set as "
+                    "COCO, or as masks of class ids"
+                )
     return ""
 
 

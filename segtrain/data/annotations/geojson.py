@@ -46,23 +46,22 @@ def _geotiffs(folder: str, store: Store) -> Iterator[str]:
 
 def _read(where: Where) -> Annotations:
     content = json_of(where.annotations)
-    with reading(where.annotations):
-        features = [f for f in content["features"] if f["geometry"] is not None]
-        properties = [
-            {key: value for key, value in (f["properties"] or {}).items() if isinstance(value, str)}
-            for f in features
-        ]
-        key = label_key(properties, where)
-        names = [str(values.get(key, UNNAMED)) for values in properties]
-        crs = content.get("crs", {}).get("properties", {}).get("name", _WGS84)
-        geometries = [feature["geometry"] for feature in features]
-        in_crs: dict[str, list[dict[str, Any]]] = {}
-        images = [
-            _annotated(path, where, crs, geometries, names, in_crs)
-            for path in sorted(_geotiffs(where.images, where.store))
-        ]
-        if features and not any(image.shapes for image in images):
-            raise ValueError(f"no polygon lies in an image, by its coordinates in {crs}")
+    features = [f for f in content["features"] if f["geometry"] is not None]
+    properties = [
+        {key: value for key, value in (f["properties"] or {}).items() if isinstance(value, str)}
+        for f in features
+    ]
+    key = label_key(properties, where)
+    names = [str(values.get(key, UNNAMED)) for values in properties]
+    crs = content.get("crs", {}).get("properties", {}).get("name", _WGS84)
+    geometries = [feature["geometry"] for feature in features]
+    in_crs: dict[str, list[dict[str, Any]]] = {}
+    images = [
+        _annotated(path, where, crs, geometries, names, in_crs)
+        for path in sorted(_geotiffs(where.images, where.store))
+    ]
+    if features and not any(image.shapes for image in images):
+        raise ValueError(f"no polygon lies in an image, by its coordinates in {crs}")
     return Annotations(images, dict.fromkeys(names, 0))
 
 

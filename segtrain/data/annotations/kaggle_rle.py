@@ -40,17 +40,16 @@ def _plain(column: str) -> str:
 def _runs(path: str) -> dict[str, list[tuple[str, str]]]:
     """Image -> the class and the run lengths of each row."""
     images = defaultdict[str, list[tuple[str, str]]](list)
-    with reading(path):
-        for row in rows_of(path):
-            cells = {_plain(str(column)): cell or "" for column, cell in row.items()}
-            both = _cell(cells, _IMAGE_AND_CLASS)
-            image, _, name = both.rpartition("_") if both else (_cell(cells, _IMAGE), "", "")
-            if not image:
-                raise ValueError(f"a row without an image: the columns are {list(row)}")
-            rows = images[image]
-            runs = _cell(cells, _RUNS).strip()
-            if runs.lower() not in _EMPTY:
-                rows.append((name or _cell(cells, _CLASS) or UNNAMED, runs))
+    for row in rows_of(path):
+        cells = {_plain(str(column)): cell or "" for column, cell in row.items()}
+        both = _cell(cells, _IMAGE_AND_CLASS)
+        image, _, name = both.rpartition("_") if both else (_cell(cells, _IMAGE), "", "")
+        if not image:
+            raise ValueError(f"a row without an image: the columns are {list(row)}")
+        rows = images[image]
+        runs = _cell(cells, _RUNS).strip()
+        if runs.lower() not in _EMPTY:
+            rows.append((name or _cell(cells, _CLASS) or UNNAMED, runs))
     return dict(images)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from segtrain.base.terminal import counted
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
-from segtrain.data.annotations.read import json_of, png_pixels, reading, text
+from segtrain.data.annotations.read import json_of, png_pixels, text
 from segtrain.data.annotations.shapes import (
     Annotated,
     Annotations,
@@ -51,12 +51,11 @@ def _image(task: dict[str, Any]) -> str:
 def _read(where: Where) -> Annotations:
     file = where.annotations
     images, several = list[Annotated](), 0
-    with reading(file):
-        for task in json_of(file):
-            results = _results(task)
-            several += len(results) > 1
-            if results:
-                images.append(_annotated(_image(task), results[-1], file))
+    for task in json_of(file):
+        results = _results(task)
+        several += len(results) > 1
+        if results:
+            images.append(_annotated(_image(task), results[-1], file))
     notes = (
         f"{counted(several, 'image')} with several annotations: of each, the ground truth is read, "
         "or else the last",

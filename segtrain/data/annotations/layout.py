@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import urllib.parse
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from segtrain.base.terminal import counted
 from segtrain.bucket import is_bucket
 from segtrain.data.annotations.dataset import SHAPES, AnnotatedDataset
 from segtrain.data.annotations.draw import Paint
+from segtrain.data.annotations.read import reading
 from segtrain.data.annotations.shapes import UNNAMED, Annotated, Annotations, Order, to_text
 from segtrain.data.index.entries import Entries, column_of
 from segtrain.data.index.layout import Detected, Layout, root_store
@@ -56,9 +57,10 @@ class Where(NamedTuple):
 class Format(NamedTuple):
     """A kind of annotation files.
 
-    name, example, detect: as in ``Layout``. read: the annotations of a split. paint: the shape that
-    wins where several overlap, if ``data.paint`` is auto. others: files that ``read`` reads besides
-    ``Where.annotations``. background: the class of the pixels in no shape, if it has a name.
+    name, example, detect: as in ``Layout``. read: the annotations of a split; what it raises
+    becomes a DataError. paint: the shape that wins where several overlap, if ``data.paint`` is
+    auto. others: files that ``read`` reads besides ``Where.annotations``. background: the class of
+    the pixels in no shape, if it has a name.
     """
 
     name: str
@@ -124,7 +126,8 @@ def _unchanged(form: Format, where: Where, stamps: tuple[FileStat, ...]) -> Anno
     # CPU time for 140,000 polygons.
     gc.disable()
     try:
-        return form.read(where)
+        with reading(where.annotations):
+            return form.read(where)
     finally:
         gc.enable()
 
@@ -336,13 +339,14 @@ def _describe(images: Collection[Annotated], watch: Watch) -> None:
             f"{WARNING}all {sum(boxes.values()):,} shapes of {names} have 4 corners: are they "
             "boxes around objects?"
         )
-    left_out = [(what, image) for image in images for what in image.left_out]
-    first = dict(reversed(left_out))
-    for what, count in Counter(what for what, _ in left_out).most_common():
-        watch.notes.append(
-            f"{WARNING}{count:,} x not drawn: {what} ({first[what].image} in {first[what].file}"
-            f"{' and others' if count > 1 else ''})"
-        )
+    left_out = defaultdict[str, list[Annotated]](list)
+    for image in images:
+        for what in image.left_out:
+            left_out[what].append(image)
+    watch.notes += (
+        f"{WARNING}{len(these):,} x not drawn: {what} ({these[0].image} in {these[0].file})"
+        for what, these in sorted(left_out.items(), key=lambda item: -len(item[1]))
+    )
 
 
 def _columns(annotated: Mapping[str, Annotated], folder: str) -> Entries:

@@ -176,8 +176,9 @@ def label_key(attributes: Sequence[dict[str, Any]], where: Where) -> str:
     values: dict[str, list[str]] = defaultdict(list)
     for of_shape in attributes:
         for key, value in of_shape.items():
-            values[key] += [str(value)] * bool(value)
-    used = sorted(key for key in values if values[key])
+            if value:
+                values[key].append(str(value))
+    used = sorted(values)
     same = len({tuple(values[key]) for key in used}) == 1  # such as the class in two languages
     key = where.label_key or (used[0] if same else "")
     if key not in used and (used or (key and attributes)):

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
-from segtrain.data.annotations.read import json_of, label_key, reading, rows_of
+from segtrain.data.annotations.read import json_of, label_key, rows_of
 from segtrain.data.annotations.shapes import (
     UNNAMED,
     Annotated,
@@ -34,50 +34,44 @@ _JSON = re.compile(
 _CSV = re.compile("#?filename,file_size,file_attributes,region_count,region_id,region_shape_attr")
 
 
-class _Region(NamedTuple):
-    shape: dict[str, Any]
-    attributes: dict[str, Any]
-
-
+# The shape of a region, and its attributes.
+_Region = tuple[dict[str, Any], dict[str, Any]]
 # The name of an image, and its regions.
 _Image = tuple[str, list[_Region]]
 
 
 def _read(where: Where) -> Annotations:
     images = _images(where.annotations)
-    with reading(where.annotations):
-        key = label_key([r.attributes for _, regions in images for r in regions], where)
-        return Annotations(
-            [
-                Annotated(name, where.annotations, [_shape(region, key) for region in regions])
-                for name, regions in images
-            ]
-        )
+    key = label_key([attributes for _, regions in images for _, attributes in regions], where)
+    return Annotations(
+        [
+            Annotated(name, where.annotations, [_shape(*region, key) for region in regions])
+            for name, regions in images
+        ]
+    )
 
 
 def _images(path: str) -> list[_Image]:
     if path.endswith(".csv"):
         return _rows(path)
     content = json_of(path)
-    with reading(path):
-        items = content.get("_via_img_metadata", content).values()
-        return [(str(item["filename"]), _regions(item["regions"])) for item in items]
+    items = content.get("_via_img_metadata", content).values()
+    return [(str(item["filename"]), _regions(item["regions"])) for item in items]
 
 
 def _regions(items: Any) -> list[_Region]:
     """items: a list, or in version 1 a mapping."""
     listed = items.values() if isinstance(items, dict) else items
-    return [_Region(item["shape_attributes"], item["region_attributes"]) for item in listed]
+    return [(item["shape_attributes"], item["region_attributes"]) for item in listed]
 
 
 def _rows(path: str) -> list[_Image]:
     regions = defaultdict[tuple[str, str], list[_Region]](list)
-    with reading(path):
-        for row in rows_of(path):
-            of_image = regions[row["filename"], row["file_size"]]
-            shape = json.loads(row["region_shape_attributes"])
-            if shape:
-                of_image.append(_Region(shape, json.loads(row["region_attributes"])))
+    for row in rows_of(path):
+        of_image = regions[row["filename"], row["file_size"]]
+        shape = json.loads(row["region_shape_attributes"])
+        if shape:
+            of_image.append((shape, json.loads(row["region_attributes"])))
     return [(name, of_image) for (name, _), of_image in regions.items()]
 
 
@@ -91,11 +85,11 @@ def _label(value: Any) -> str:
     return "".join(checked)
 
 
-def _shape(region: _Region, key: str) -> Shape | str:
-    label = _label(region.attributes.get(key)) if key else UNNAMED
+def _shape(shape: dict[str, Any], attributes: dict[str, Any], key: str) -> Shape | str:
+    label = _label(attributes.get(key)) if key else UNNAMED
     if key and not label:
         return f"region without {key!r}"
-    shape, kind = region.shape, region.shape["name"]
+    kind = shape["name"]
     if kind == "point":
         return str(kind)
     if kind in ("polygon", "polyline"):
