@@ -99,7 +99,7 @@ def _classes(form: Format, where: Where) -> dict[str, dict[str, int]]:
     """
     stamps = tuple(map(where.store.stat, _files(form, where)))
     digest = digest_of(repr((form.name, where.annotations, where[4:], stamps)), 24)
-    path = cache_folder() / f"listing-classes-{digest}.json"
+    path = cache_folder() / f"listing-orders-{digest}.json"
     if cached := read_json(path):
         return cached
     read = _unchanged(form, where, stamps)
