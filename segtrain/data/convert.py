@@ -112,7 +112,7 @@ def convert_folder(
                 for dataset in datasets:
                     also = [open_dataset(other, dataset.split) for other in others]
                     refuse_other_images(dataset, also)
-                    _convert(dataset, made, say, nearest, merge, also)
+                    _convert(dataset, made, say, nearest, merge, also, data.faults == "skip")
                 _write_classes(made / "classes.txt", datasets[0].labels)
                 kept = data.model_dump(include=_KEPT, exclude_defaults=True)
                 settings = command({f"data.{key}": value for key, value in kept.items()})
@@ -148,6 +148,7 @@ def _convert(
     nearest: bool,
     merge: str,
     others: Sequence[Dataset],
+    skips: bool,
 ) -> None:
     names = [_safe(entry.meta["name"]) for entry in dataset.entries]
     where = f"{dataset.name} {dataset.split}"
@@ -172,21 +173,23 @@ def _convert(
 
     with ThreadPoolExecutor(cores()) as pool:
         written = [*pool.map(write, range(len(dataset)))]
-    files = [str(entry.mask) for entry in dataset.entries]
-    faults = [
-        (file, str(each)) for file, each in zip(files, written) if isinstance(each, DataError)
-    ]
+    pairs = [*zip((str(entry.mask) for entry in dataset.entries), written)]
+    faults = [(file, str(each)) for file, each in pairs if isinstance(each, DataError)]
+    skips = skips and len(faults) < len(pairs)
     if faults:
         message = (
-            f"{where}: {len(faults)} of {len(dataset)} samples cannot be converted, and "
-            "nothing was written: "
+            f"{where}: {len(faults)} of {len(pairs)} samples cannot be converted, and "
+            f"{'they are left out' if skips else 'nothing was written'}: "
         )
         message += "; ".join(grouped(faults))
-        raise DataError(message, code="samples-faulty", split=dataset.split, faults=len(faults))
-    counts = np.array(written)
+        if not skips:
+            raise DataError(message, code="samples-faulty", split=dataset.split, faults=len(faults))
+        say(message)
+    files, done_of = zip(*(pair for pair in pairs if not isinstance(pair[1], DataError)))
+    counts = np.array(done_of)
     ambiguous, pixels = counts.sum(0).tolist()
     shares = counts[:, 0] / counts[:, 1]
-    done = f"{dataset.split}: {counted(len(dataset), 'mask')} written and read again"
+    done = f"{dataset.split}: {counted(len(files), 'mask')} written and read again"
     if dataset.separate_files:
         done += (
             f", {ambiguous:,} of {pixels:,} pixels ({ambiguous / pixels:.2%}) were about halfway "

@@ -151,6 +151,11 @@ def test_nothing_is_written_where_something_is_wrong(tmp_path):
     with refused("samples-faulty", faults=1):
         convert_folder(str(root), str(out), None, classes)
     assert list((tmp_path / "out").iterdir()) == []
+    said = list[str]()
+    skipped = tmp_path / "skipped"
+    convert_folder(str(root), str(skipped), None, [*classes, "data.faults=skip"], said.append)
+    assert any("1 of 3 samples cannot be converted, and they are left out" in s for s in said)
+    assert len([*skipped.rglob("masks/*.png")]) == 2
     out.mkdir()
     (out / "mine").write_text("x")
     with refused("folder-exists"):
