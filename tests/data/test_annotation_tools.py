@@ -227,7 +227,7 @@ def test_yolo_boxes_beside_masks_are_no_rival_of_them(tmp_path):
     folders = str(caught.value).splitlines()[-1]
     assert folders.endswith('data.images=images data.masks=masks "data.split_by={val: 20%}"')
     dataset = opened(tmp_path, "data.layout=yolo", "data.annotations=labels", "data.images=images")
-    assert sum("are not read" in note for note in dataset.notes) == 1
+    assert sum("val is train" in note for note in dataset.notes) == 1
 
 
 def test_new_names_of_yolo_classes_count(tmp_path):

@@ -144,3 +144,10 @@ def test_a_mask_of_the_name_beside_numbered_ones_has_two_readings(tmp_path):
     for words, layout in ((one, "folders"), (objects, "objects")):
         checked = run_check(tmp_path, *words)
         assert (checked.data.layout, checked.failed) == (layout, False)
+    # Copies of the others say nothing new.
+    for number in range(3):
+        copy = tmp_path / f"masks/{(number + 1) % 3}.png"
+        (tmp_path / f"masks/{number}_18.png").write_bytes(copy.read_bytes())
+    checked = run_check(tmp_path)
+    assert (checked.data.layout, checked.data.faults, checked.failed) == ("folders", "skip", False)
+    assert "masks, such as 0_18.png, are copies of masks of other images" in checked.text()

@@ -9,12 +9,13 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from segtrain.config.label_values import Names
-from segtrain.config.paste import Settings
+from segtrain.config.paste import Settings, command
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
 from segtrain.data.annotations.shapes import Annotated, Annotations, Shape
@@ -162,7 +163,7 @@ def _detect(root: str, store: Store) -> Detected | None:
             rule = proposal([os.path.splitext(image)[0] for image in owned])
             if rule and "{split}" not in masks:
                 way["data.split_by"] = rule.model_dump(exclude_defaults=True)
-            _refuse_whole(root, owned, way)
+            _refuse_whole(root, folder if store.local else "", owned, way)
             _refuse_alike(root, folder, owned, way)
             found.append((way, ({"images": images, "annotations": masks}, splits)))
     if len(found) > 1:
@@ -172,13 +173,23 @@ def _detect(root: str, store: Store) -> Detected | None:
     return found[0][1] if found else None
 
 
-def _refuse_whole(root: str, owned: _Owned, way: Settings) -> None:
-    """Raise DataError if each image has a mask of its own name: the others may be of no use. way:
-    the settings of masks of objects.
+def _refuse_whole(root: str, folder: str, owned: _Owned, way: Settings) -> None:
+    """Raise DataError if each image has a mask of its own name: the others may be of no use.
+    folder: that of the masks, if they can be compared. way: the settings of masks of objects.
     """
     if all(any(not mask.part for mask in these) for these in owned.values()):
         others = [these[-1].path for these in owned.values() if len(these) > 1]
         pairs = {"data.images": way["data.images"], "data.masks": way["data.annotations"]}
+
+        def content(extra: bool) -> set[int]:
+            masks = itertools.chain(*owned.values())
+            paths = (Path(folder, mask.path) for mask in masks if (mask.part > "") == extra)
+            return {hash(path.read_bytes()) for path in paths}
+
+        why = (
+            f"the other masks, such as {others[0]}, are copies of masks of other images (to read "
+            f"them as objects: {command(way)})"
+        )
         raise several(
             root,
             f"each image has a mask of its name, and {len(others)} also have more, such as "
@@ -186,6 +197,7 @@ def _refuse_whole(root: str, owned: _Owned, way: Settings) -> None:
             [pairs | {"data.faults": "skip"}, way],
             code="masks-ambiguous",
             found=others[:1],
+            why=why * (folder > "" and content(True) <= content(False)),
         )
 
 

@@ -143,6 +143,8 @@ def _classes(content: dict[str, Any]) -> dict[int, str]:
 
 def _notes(content: dict[str, Any], path: str) -> tuple[str, ...]:
     given = {key: str(content[key]) for key in ("train", "val") if content.get(key)}
+    if len(given) == 2 and given["train"] == given["val"]:
+        return (f"{WARNING}{path}: val is train: scores would be of training images",)
     note = (
         f"{WARNING}{path}: {given} are not read, only folders with the names of splits: check the "
         "splits"
