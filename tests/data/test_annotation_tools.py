@@ -164,7 +164,6 @@ def test_which_texts_are_labels_of_yolo(tmp_path, rows, fits):
         ("a.png___objects.json", '{"metadata": {"lastAction": {}}}', "SuperAnnotate"),
         ("a.json", '{"schema_ref": "https://darwin-public/darwin_json/2.0"}', "V7 Darwin"),
         ("a.json", '{"project": {"vid_list": ["1"]}}', "VIA 3"),
-        ("a.csv", "filename,file_size,file_attributes,region_count\na.png,9,,0\n", "VIA as CSV"),
         ("a.json", '{"name": "a", "securityToken": "b"}', "VoTT"),
     ],
 )
@@ -426,13 +425,30 @@ def test_each_proposed_command_is_printed_once_and_divides_two_images(tmp_path):
         assert len(run_check(tmp_path, *words).reports) == 2
 
 
-def test_a_format_that_does_not_say_how_it_shows_rotated_images_is_refused(tmp_path):
-    via(tmp_path, region("rect", {}, **RECT))
-    image = Image.open(tmp_path / "a.png")
-    image.getexif()[0x0112] = 6
-    image.save(tmp_path / "a.png", exif=image.getexif())
-    with refused("rotation-ambiguous"):
-        opened(tmp_path).read_mask(0)
+def test_points_tell_which_orientation_of_the_images_they_are_for(tmp_path):
+    """Stored as 20 x 10 pixels, shown as 10 x 20: a point at y = 15 is for the shown image."""
+
+    def both(root: Path, *corners: tuple[int, int]) -> Any:
+        pictures(root, "a.png")
+        regions = [region("rect", {}, x=x, y=y, width=3, height=2) for x, y in corners]
+        content = {}
+        for name, shapes in zip("ab", (regions[:1], regions[1:])):
+            image = Image.new("RGB", (20, 10))
+            image.getexif()[0x0112] = 6
+            image.save(root / f"{name}.png", exif=image.getexif())
+            content[name] = {"filename": f"{name}.png", "size": 9, "regions": shapes}
+        (root / "via.json").write_text(json.dumps(content))
+        return opened(root)
+
+    shown = masks_of(both(tmp_path / "shown", (1, 1), (1, 14)))
+    # The image is shown turned clockwise: its upper left corner is stored at the lower left.
+    assert np.argwhere(shown["a"])[0].tolist() == [6, 1]
+    assert np.argwhere(shown["b"])[0].tolist() == [6, 14]
+    stored = masks_of(both(tmp_path / "stored", (1, 1), (14, 1)))
+    assert [np.argwhere(stored[name])[0].tolist() for name in "ab"] == [[1, 1], [1, 14]]
+    for name, other in (("unknown", (2, 2)), ("outside", (15, 15))):
+        with refused("rotation-ambiguous"):
+            both(tmp_path / name, (1, 1), other).read_mask(0)
 
 
 CLOSED = [[1, 1], [9, 1], [9, 8], [2, 2]]

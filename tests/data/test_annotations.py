@@ -59,6 +59,7 @@ ALONG_OUTLINES = [
     ("via-kudzu", "", "40", "mask_40", OBJECT),
     ("via", f"{VIA}via_project.json", "scene", "mask", NAMES),
     ("via", f"{VIA}via1_region_data.json", "scene", "mask", NAMES),
+    ("via", f"{VIA}via_region_data.csv", "scene", "mask", NAMES),
     ("supervisely", "", "scene", "mask", NAMES),
 ]
 
@@ -239,21 +240,6 @@ def test_tools_annotate_images_as_their_exif_rotation_shows_them(tmp_path):
         mask = masks_of(opened(folder))["a"]
         corners.append((int(mask.sum()), *np.argwhere(mask)[0].tolist()))
     assert corners == [(1, 2, 3), (1, 2, 3), (1, 0, 0)]
-
-
-@pytest.mark.parametrize("upright", [False, True])
-def test_the_sizes_of_other_images_tell_whether_tools_rotate(tmp_path, upright):
-    """The first image is shown turned by 90 degrees, the second one upside down."""
-    coco(tmp_path, [[0, "road", BOX], [1, "road", BOX]])
-    for number, orientation in enumerate((6, 3)):
-        image = Image.open(tmp_path / f"images/{number}.png")
-        image.getexif()[0x0112] = orientation
-        image.save(tmp_path / f"images/{number}.png", exif=image.getexif())
-    if upright:
-        with changed(tmp_path) as content:
-            content["images"][0] |= {"height": 30, "width": 20}
-    corner = np.argwhere(masks_of(opened(tmp_path))["1"])[0].tolist()
-    assert corner == ([11, 18] if upright else [2, 2])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -133,14 +134,21 @@ class AnnotatedDataset(FileDataset):
 
 
 def _is_upright(content: dict[str, Any], header: decode.Header) -> bool | None:
-    """Whether shapes are for the image as its EXIF rotation shows it; None if neither the format
-    nor the size in the file tells it.
+    """Whether shapes are for the image as its EXIF rotation shows it; None if neither the format,
+    nor the size in the file, nor the points tell it.
     """
     height, width = header.height, header.width
     turned = header.orientation >= 5 and height != width
     if turned and content["size"]:
         return bool(content["size"] != [height, width])
-    return content["upright"]  # type: ignore[no-any-return]
+    if not turned or content["upright"] is not None:
+        return content["upright"]  # type: ignore[no-any-return]
+    rings = (ring for shape in content["shapes"] for ring in shape.get("polygons", ()))
+    x, y = np.reshape([0, 0, *itertools.chain(*rings)], (-1, 2)).max(0) - 1  # tools round
+    fits_stored, fits_upright = (
+        bool(x <= w and y <= h) for w, h in ((width, height), (height, width))
+    )
+    return fits_upright if fits_stored != fits_upright else None
 
 
 def _files_of(text: str) -> list[str]:

@@ -35,7 +35,6 @@ _TOOLS = {
     "SuperAnnotate": '"(lastAction|pointLabels)"',
     "V7 Darwin": r"v7labs\.com|darwin_json",
     "VIA 3": '"vid_list"',
-    "VIA as CSV": "^#?filename,file_size,file_attributes,",
     "VoTT": '"(securityToken|vottVersion)"',
 }
 
@@ -92,7 +91,7 @@ def tool_of(head: str) -> str:
 
 def of_other_tool(root: str, store: Store) -> str:
     """What to do with the first file of a tool whose files are not read; "" without one."""
-    for ending in (".json", ".ndjson", ".geojson", ".csv"):
+    for ending in (".json", ".ndjson", ".geojson"):
         for path, head in files(root, store, ending):
             if tool := tool_of(head):
                 return (

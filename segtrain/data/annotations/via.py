@@ -1,18 +1,20 @@
-"""VIA's files, versions 1 and 2: the project, or the exported JSON file.
+"""VIA's files, versions 1 and 2: the project, or the exported JSON or CSV file.
 
 https://www.robots.ox.ac.uk/~vgg/software/via/
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
 
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
-from segtrain.data.annotations.read import json_of, label_key
+from segtrain.data.annotations.read import json_of, label_key, rows_of
 from segtrain.data.annotations.shapes import (
     UNNAMED,
     Annotated,
@@ -29,6 +31,8 @@ _JSON = re.compile(
     r'.*"_via_img_metadata"|(?=.*"filename")(?=.*"(shape|file)_attributes").*"regions"\s*:\s*[\[{]',
     re.DOTALL,
 )
+_CSV = re.compile("#?filename,file_size,file_attributes,region_count,region_id,region_shape_attr")
+
 
 # The shape of a region, and its attributes.
 _Region = tuple[dict[str, Any], dict[str, Any]]
@@ -48,6 +52,8 @@ def _read(where: Where) -> Annotations:
 
 
 def _images(path: str) -> list[_Image]:
+    if path.endswith(".csv"):
+        return _rows(path)
     content = json_of(path)
     items = content.get("_via_img_metadata", content).values()
     return [(str(item["filename"]), _regions(item["regions"])) for item in items]
@@ -57,6 +63,16 @@ def _regions(items: Any) -> list[_Region]:
     """items: a list, or in version 1 a mapping."""
     listed = items.values() if isinstance(items, dict) else items
     return [(item["shape_attributes"], item["region_attributes"]) for item in listed]
+
+
+def _rows(path: str) -> list[_Image]:
+    regions = defaultdict[tuple[str, str], list[_Region]](list)
+    for row in rows_of(path):
+        of_image = regions[row["filename"], row["file_size"]]
+        shape = json.loads(row["region_shape_attributes"])
+        if shape:
+            of_image.append((shape, json.loads(row["region_attributes"])))
+    return [(name, of_image) for (name, _), of_image in regions.items()]
 
 
 def _label(value: Any) -> str:
@@ -92,10 +108,11 @@ def _shape(shape: dict[str, Any], attributes: dict[str, Any], key: str) -> Shape
 
 VIA = Format(
     "via",
-    "a JSON file with regions of images (VGG Image Annotator, version 1 or 2)",
+    "a JSON or CSV file with regions of images (VGG Image Annotator, version 1 or 2)",
     find.by_content(
-        lambda path, head: _JSON.match(head),
+        lambda path, head: _JSON.match(head) or _CSV.match(head),
         ".json",
+        ".csv",
         images=lambda path: (name for name, _ in _images(path)),
         same=lambda path: repr(_images(path)),  # a project, and what was exported from it
     ),
