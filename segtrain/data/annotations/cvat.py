@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import os
 import re
+from typing import Any
 from xml.etree.ElementTree import Element
-
-import numpy as np
 
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
@@ -23,7 +22,6 @@ from segtrain.data.annotations.shapes import (
     box,
     ellipse,
     polygon,
-    ring,
     rotated,
     unpacked,
 )
@@ -103,7 +101,7 @@ def _shape(element: Element) -> Shape | str:
         return bitmap(name, unpacked(runs, size_of(element.attrib)), corner)
     if element.tag in ("polygon", "polyline"):
         points = element.attrib["points"].split(";")
-        outline = ring([point.split(",") for point in points if point])
+        outline: Any = [point.split(",") for point in points if point]
     elif element.tag == "box":
         left, top, right, bottom = _numbers(element, "xtl", "ytl", "xbr", "ybr")
         center = (left + right) / 2, (top + bottom) / 2
@@ -117,10 +115,7 @@ def _shape(element: Element) -> Shape | str:
 
 
 def _numbers(element: Element, *keys: str) -> list[float]:
-    numbers = [float(element.attrib[key]) for key in keys]
-    if not np.isfinite(numbers).all():
-        raise ValueError(f"{element.tag}: a number is not finite")
-    return numbers
+    return [float(element.attrib[key]) for key in keys]
 
 
 CVAT = Format("cvat", "an XML file of CVAT's export 'CVAT for images 1.1'", _detect, _read).layout

@@ -173,14 +173,15 @@ def _load_pixels(
         path = source.get("file")
         if path is None:
             continue
-        if path not in segments:
+        if path in segments:
+            values = segments[path]
+        else:
             values = _values(content(path), path)
-            if values.shape[:2] != size:
-                raise size_error(path, values.shape[:2], image, size)
+            if values.shape != size:
+                raise size_error(path, values.shape, image, size)
         if "segments" in source:
-            rest = segments.setdefault(path, _segment_ids(values))
-            shape["pixels"] = np.isin(rest, source["segments"])
-            rest[shape["pixels"]] = 0
+            shape["pixels"] = np.isin(values, source["segments"])
+            segments[path] = np.where(shape["pixels"], 0, values)
         else:
             shape["pixels"] = _of_two_values(values, path)
     for path, rest in segments.items():
@@ -196,23 +197,16 @@ def _load_pixels(
 
 
 def _values(content: Any, path: str) -> np.ndarray:
-    """Integers (H, W), or colors (H, W, 3). A JPEG is cut at half of white."""
+    """Integers (H, W): red + 256 green + 65536 blue of colors. A JPEG is cut at half of white."""
     if decode.read_header(content, path).format == "jpeg":
         return decode.decode_image(content, path)[..., 0] >> 7
-    return decode.decode_mask(content, path)
-
-
-def _segment_ids(values: np.ndarray) -> np.ndarray:
-    if values.ndim == 2:
-        return values.astype(np.int64)
-    return values.astype(np.int64) @ np.array([1, 1 << 8, 1 << 16])
+    values = decode.decode_mask(content, path)
+    return values if values.ndim == 2 else values @ np.array([1, 1 << 8, 1 << 16])
 
 
 def _of_two_values(values: np.ndarray, path: str) -> np.ndarray:
-    if values.ndim == 3 and (values == values[..., :1]).all():
-        values = values[..., 0]
     pixels = values > 0
-    if values.ndim == 3 or (values[pixels] != values.max()).any():
+    if (values[pixels] != values.max()).any():
         raise file_error(
             path,
             "holds more than two values, but masks of single objects or classes have 0 and "

@@ -31,7 +31,7 @@ from segtrain.data.index.detect_pairs import (
 from segtrain.data.index.layout import Detected
 from segtrain.data.index.names import NAME, propose
 from segtrain.data.index.pairs import MASK_ENDINGS
-from segtrain.data.index.split_by import POOL, proposal
+from segtrain.data.index.split_by import proposal
 from segtrain.data.index.unpaired import NUMBER, OwnedMask, owned_masks, several_masks
 from segtrain.data.index.walk import images_below, several
 from segtrain.data.pixels import decode
@@ -262,24 +262,22 @@ def _places(root: str, store: Store) -> Iterator[tuple[str, str, list[str]]]:
         os.path.dirname(name) for name in folders if os.path.basename(name).lower() in MASK_WORDS
     ]
     of_images = [name for name in above if os.path.basename(name).lower() not in ("", *SPLITS)]
-    bases = Counter(map(os.path.dirname, of_images))
-    if several_images := [base for base, count in bases.items() if count > 1]:
-        template, splits = find.by_split(several_images)
-        yield template or ".", template or ".", splits
+    counts = Counter(map(os.path.dirname, of_images))
+    bases = [base for base, count in counts.items() if count > 1]
     pairs = ranked_pairs(root, folders, store)
+    if bases or not pairs:
+        in_split = [name for name in folders if name.lower() in SPLITS]
+        template, splits = find.by_split(bases or in_split or [""])
+        names = sorted(
+            images_below(os.path.join(root, template.replace("{split}", splits[0])), store)
+        )
+        if bases or several_masks(names, names, NAME, together=True):
+            yield template or ".", template or ".", splits
     for (images, masks), splits in pairs:
         if [*map(os.path.basename, (images, masks))] == [*map(os.path.basename, pairs[0][0])]:
             one, other = names_of_pair(root, (images, masks), splits[0], store)
             if several_masks(one, other, _image_pattern(one, other)):
                 yield images, masks, splits
-    in_split = [name for name in folders if name.lower() in SPLITS]
-    for folder, splits in (("{split}", in_split), (".", [POOL])):
-        if splits and not pairs:
-            place = os.path.join(root, folder.replace("{split}", splits[0]))
-            names = sorted(images_below(place, store))
-            if several_masks(names, names, NAME, together=True):
-                yield folder, folder, splits
-                return
 
 
 def _is_binary(path: str) -> bool:

@@ -117,25 +117,25 @@ def _own_names(
         return space
     if other_classes and other:
         return other_classes(space)
+    if other:
+        fix = "set data.label_map to say which raw id is which class (-1: ignored)"
+        raise ConfigError(
+            f"data.classes has {space.num_classes} names, but layout {data.layout!r} has "
+            f"{default.num_classes}: {fix}",
+            code="classes-count-differs",
+            found=space.num_classes,
+            expected=default.num_classes,
+        )
     # Shards know the ids of their masks, whatever those of the original masks were.
     default_ids = default.raw_to_train.items()
     own_ids = {
         (raw, train) for raw, train in space.raw_to_train.items() if train != space.ignore_index
     }
-    if not other and not space.counted and not own_ids <= default_ids and data.layout != "shards":
+    if not space.counted and not own_ids <= default_ids and data.layout != "shards":
         return space
     # Keep the ids of the layout, and rename the classes.
-    if not other:
-        own = replace(_with_ignore(default, space.ignore_index), names=space.names)
-        return replace(own, palette=space.palette, colors=space.colors) if space.colors else own
-    fix = "set data.label_map to say which raw id is which class (-1: ignored)"
-    raise ConfigError(
-        f"data.classes has {space.num_classes} names, but layout {data.layout!r} has "
-        f"{default.num_classes}: {fix}",
-        code="classes-count-differs",
-        found=space.num_classes,
-        expected=default.num_classes,
-    )
+    own = replace(_with_ignore(default, space.ignore_index), names=space.names)
+    return replace(own, palette=space.palette, colors=space.colors) if space.colors else own
 
 
 def find_file(name: str, root: str) -> Path:
