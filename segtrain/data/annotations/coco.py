@@ -22,7 +22,6 @@ from segtrain.data.annotations.read import (
     by_id,
     json_of,
     parts_of,
-    refuse_boxes,
     run_lengths,
     size_of,
     text,
@@ -41,7 +40,7 @@ _KEYS = re.compile(rf'"({"|".join(_LISTS)})"\s*:\s*\[')
 def _detect(root: str, store: Store) -> Detected | None:
     detected = _in_files(root, store)
     if detected and pair_of_folders(root, store):
-        # Boxes beside masks are left alone. Without masks, ``_read`` refuses them.
+        # Boxes beside masks are left alone. Without masks, the layout refuses them.
         settings, splits = detected
         paths = (settings["annotations"].replace("{split}", split) for split in splits)
         items = itertools.chain(
@@ -95,7 +94,6 @@ def _read(where: Where) -> Annotations:
         for item in content["categories"]
         if item["id"] in used or item.get("supercategory") != "none"
     }
-    refuse_boxes(images, where)
     orphans = sum(map(len, by_image.values()))
     if orphans == len(content["annotations"]) > 0:
         raise ValueError(f"no image has the image_id {next(iter(by_image))!r} or any other")

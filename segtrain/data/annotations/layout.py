@@ -20,7 +20,8 @@ from segtrain.base.terminal import counted
 from segtrain.bucket import is_bucket
 from segtrain.data.annotations.dataset import SHAPES, AnnotatedDataset
 from segtrain.data.annotations.draw import Paint
-from segtrain.data.annotations.read import reading
+from segtrain.data.annotations.find import files_above
+from segtrain.data.annotations.read import BOX, reading
 from segtrain.data.annotations.shapes import UNNAMED, Annotated, Annotations, Order, to_text
 from segtrain.data.index.entries import Entries, column_of
 from segtrain.data.index.layout import Detected, Layout, root_store
@@ -43,7 +44,7 @@ _UPLOAD = re.compile("^[0-9a-f]{8}-")
 
 class Where(NamedTuple):
     """Where the annotations of a split are: paths in ``store``. label_key, rle_order: settings of
-    ``data``.
+    ``data``. others: files that are read, too.
     """
 
     annotations: str
@@ -52,6 +53,7 @@ class Where(NamedTuple):
     store: Store
     label_key: str
     rle_order: Order
+    others: tuple[str, ...] = ()
 
 
 class Format(NamedTuple):
@@ -59,8 +61,8 @@ class Format(NamedTuple):
 
     name, example, detect: as in ``Layout``. read: the annotations of a split; what it raises
     becomes a DataError. paint: the shape that wins where several overlap, if ``data.paint`` is
-    auto. others: files that ``read`` reads besides ``Where.annotations``. background: the class of
-    the pixels in no shape, if it has a name.
+    auto. others: endings of files above the annotations that ``read`` reads, too, see
+    ``find.files_above``. background: the class of the pixels in no shape, if it has a name.
     """
 
     name: str
@@ -68,7 +70,7 @@ class Format(NamedTuple):
     detect: Callable[[str, Store], Detected | None]
     read: Callable[[Where], Annotations]
     paint: Paint = "file"
-    others: Callable[[Where], Sequence[str]] = lambda where: ()
+    others: Sequence[str] = ()
     background: str = ""
 
     @property
@@ -84,13 +86,14 @@ class Format(NamedTuple):
         )
 
 
-def _where(data: config.Data, split: str, store: Store) -> Where:
+def _where(form: Format, data: config.Data, split: str, store: Store) -> Where:
     root = data.root if is_bucket(data.root) else os.path.normpath(data.root)
     annotations, images = (
         os.path.join(root, os.path.normpath(text.replace("{split}", split))).removesuffix("/.")
         for text in (data.annotations, data.images)
     )
-    return Where(annotations, images, root, store, data.label_key, data.rle_order)
+    others = files_above(annotations, root, store, form.others) if form.others else []
+    return Where(annotations, images, root, store, data.label_key, data.rle_order, tuple(others))
 
 
 def _classes(form: Format, where: Where) -> dict[str, dict[str, int]]:
@@ -98,7 +101,7 @@ def _classes(form: Format, where: Where) -> dict[str, dict[str, int]]:
     sorted. They are kept until a file changes, since to parse a file of 65 MB takes seconds, at
     each start and on each rank.
     """
-    stamps = tuple(map(where.store.stat, _files(form, where)))
+    stamps = tuple(map(where.store.stat, _files(where)))
     digest = digest_of(repr((form.name, where.annotations, where[4:], stamps)), 24)
     path = cache_folder() / f"listing-orders-{digest}.json"
     if cached := read_json(path):
@@ -112,12 +115,12 @@ def _classes(form: Format, where: Where) -> dict[str, dict[str, int]]:
     return classes
 
 
-def _files(form: Format, where: Where) -> list[str]:
+def _files(where: Where) -> list[str]:
     store, path = where.store, where.annotations
     files = [path]
     if is_dir(path, store):
         files = [os.path.join(path, name) for name in store.walk(path)]
-    return [*files, *form.others(where)]
+    return [*files, *where.others]
 
 
 @lru_cache(4)
@@ -127,9 +130,13 @@ def _unchanged(form: Format, where: Where, stamps: tuple[FileStat, ...]) -> Anno
     gc.disable()
     try:
         with reading(where.annotations):
-            return form.read(where)
+            annotations = form.read(where)
     finally:
         gc.enable()
+    if not annotations.names and any(BOX in image.parts for image in annotations.images):
+        reason = "the labels are boxes alone, without polygons: export them for segmentation"
+        raise file_error(where.annotations, reason, code="boxes-alone")
+    return annotations
 
 
 def _open(form: Format, layout: Layout, data: config.Data, split: str) -> AnnotatedDataset:
@@ -142,7 +149,8 @@ def _open(form: Format, layout: Layout, data: config.Data, split: str) -> Annota
             layout=form.name,
         )
     # All splits of a run have the same classes, in the order of the first of these files.
-    *others, where = (_where(data, name, store) for name in (data.train_split, data.split, split))
+    splits = data.train_split, data.split, split
+    *others, where = (_where(form, data, name, store) for name in splits)
     read = {
         place: _classes(form, place)
         for place in (*others, where)
@@ -239,8 +247,8 @@ def _entries(form: Format, data: config.Data, split: str, watch: Watch) -> Entri
     """The annotated images of a split, sorted by name. Raises DataError for annotations of missing
     images, and for several of one image.
     """
-    where = _where(data, split, watch.store)
-    files = _files(form, where)
+    where = _where(form, data, split, watch.store)
+    files = _files(where)
     for changed in {where.annotations, *files, *map(os.path.dirname, files)}:
         watch.look(changed)
     annotations = _unchanged(form, where, tuple(map(watch.store.stat, files)))
@@ -341,8 +349,9 @@ def _describe(images: Collection[Annotated], watch: Watch) -> None:
         )
     left_out = defaultdict[str, list[Annotated]](list)
     for image in images:
-        for what in image.left_out:
-            left_out[what].append(image)
+        for what in image.parts:
+            if isinstance(what, str):
+                left_out[what].append(image)
     watch.notes += (
         f"{WARNING}{len(these):,} x not drawn: {what} ({these[0].image} in {these[0].file})"
         for what, these in sorted(left_out.items(), key=lambda item: -len(item[1]))

@@ -19,7 +19,7 @@ from xml.etree.ElementTree import Element
 import numpy as np
 from PIL import Image
 
-from segtrain.data.annotations.shapes import Annotated, Shape, Size
+from segtrain.data.annotations.shapes import Shape, Size
 from segtrain.data.bucket.tree import local_copy
 from segtrain.errors import SegtrainError, file_error, some_of
 
@@ -196,10 +196,3 @@ def label_key(attributes: Sequence[dict[str, Any]], where: Where) -> str:
             what=f"{where.annotations}: {message}",
         )
     return key
-
-
-def refuse_boxes(images: Sequence[Annotated], where: Where) -> None:
-    """Raise DataError if no image has a shape, though there are labels."""
-    if any(image.parts for image in images) and not any(image.shapes for image in images):
-        reason = "the labels are boxes alone, without polygons: export them for segmentation"
-        raise file_error(where.annotations, reason, code="boxes-alone")

@@ -65,10 +65,6 @@ class Annotated:
     def shapes(self) -> list[Shape]:
         return [part for part in self.parts if isinstance(part, Shape)]
 
-    @property
-    def left_out(self) -> list[str]:
-        return [part for part in self.parts if isinstance(part, str)]
-
 
 @dataclass(frozen=True)
 class Annotations:

@@ -58,10 +58,6 @@ def _detect(root: str, store: Store) -> Detected | None:
     return None
 
 
-def _meta_files(where: Where) -> list[str]:
-    return find.files_above(where.annotations, where.root, where.store, ("/meta.json",))
-
-
 def _read(where: Where) -> Annotations:
     images, classes = [], dict[str, int]()
     for name, path in files_below(where, ".json"):
@@ -73,7 +69,7 @@ def _read(where: Where) -> Annotations:
                 parts = parts_of(path, "object", objects, partial(_shape, size))
             image = _ANN.sub(r"\1img", name).removesuffix(".json")
             images.append(Annotated(image, path, parts, size))
-    for path in _meta_files(where):
+    for path in where.others:
         content = json_of(path)
         with reading(path):
             names = [text(item["title"], "a title") for item in content["classes"]]
@@ -103,5 +99,5 @@ SUPERVISELY = Format(
     "meta.json, DATASET/img/, and DATASET/ann/ with a JSON file for each image (Supervisely)",
     _detect,
     _read,
-    others=_meta_files,
+    others=("/meta.json",),
 ).layout

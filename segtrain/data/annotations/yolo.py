@@ -22,7 +22,6 @@ from segtrain.data.annotations.read import (
     files_below,
     parts_of,
     reading,
-    refuse_boxes,
     text_of,
 )
 from segtrain.data.annotations.shapes import Annotated, Annotations, Shape, polygon
@@ -80,7 +79,6 @@ def _read(where: Where) -> Annotations:
         rows = ((number, row) for number, row in enumerate(lines, 1) if row.strip())
         parts = parts_of(path, "line", rows, lambda row: _shape(row, names))
         images.append(Annotated(name, path, parts, upright=True))
-    refuse_boxes(images, where)
     return Annotations(images, {name: key for key, name in names.items()}, notes=notes)
 
 
@@ -96,16 +94,11 @@ def _shape(row: str, names: dict[int, str]) -> Shape | str:
     return polygon(names[int(number)], [points], relative=True)
 
 
-def _names_files(where: Where) -> list[str]:
-    """The nearest files above the labels that may name the classes."""
-    return find.files_above(where.annotations, where.root, where.store, _NAMES)
-
-
 def _names(where: Where, rows: Iterable[str]) -> tuple[dict[int, str], tuple[str, ...]]:
     """Number -> class name, and notes. rows: the labels, whose numbers are the names if no file has
     any.
     """
-    for path in _names_files(where):
+    for path in where.others:
         with reading(path):
             content = _content(path)
             if content:
@@ -161,5 +154,5 @@ YOLO = Format(
     _detect,
     _read,
     "smallest",
-    _names_files,
+    _NAMES,
 ).layout
