@@ -38,7 +38,7 @@ from segtrain.errors import DataError, some_of
 __all__ = ["AuditReport", "audit", "check_before_training", "class_weights"]
 
 # Version of the cached statistics.
-VERSION = 13
+VERSION = 14
 # Most kinds of faults that one error lists.
 _SHOWN = 20
 # Samples in flight at once.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,24 +80,17 @@ class MaskValues:
         self.cut |= other.cut
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: tables as lists of rows, since keys in JSON are always text."""
-        tables = {
-            name: [list(pair) for pair in sorted(getattr(self, name).items())] for name in _TABLES
-        }
-        palette = [[index, *entry] for index, entry in sorted(self.palette.items())]
-        return {
-            **tables,
-            "palette": palette,
-            "clash": self.clash and list(self.clash),
-            "cut": self.cut,
-        }
+        """Values for JSON, in which keys are text."""
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> MaskValues:
-        tables = {name: dict(content[name]) for name in _TABLES}
-        palette = {index: (color, file) for index, color, file in content["palette"]}
+        tables = {
+            name: {int(value): count for value, count in content[name].items()} for name in _TABLES
+        }
+        palette = {int(index): (color, file) for index, (color, file) in content["palette"].items()}
         clash = content["clash"] and Clash(*content["clash"])
-        return cls(**tables, palette=palette, clash=clash, cut=bool(content["cut"]))
+        return cls(**tables, palette=palette, clash=clash, cut=content["cut"])
 
 
 def ids_of(values: MaskValues) -> dict[int, int]:

@@ -7,7 +7,7 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -129,14 +129,8 @@ class AuditReport:
         return "\n".join([*lines, *([drawn.text()] if drawn else [])])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, without ``mask_crc`` and ``examples``. ``from_dict`` reads all but
-        weights, findings, and sample.
-        """
-        content = {
-            f.name: getattr(self, f.name)
-            for f in fields(self)
-            if f.name not in ("mask_crc", "examples", "sample", "file", "skips_faults")
-        }
+        """Plain values for JSON, without ``mask_crc`` and ``examples``."""
+        content = {name: value for name, value in vars(self).items() if name not in _INSIDE}
         return {
             **content,
             **{name: content[name].tolist() for name in _ARRAYS},
@@ -147,22 +141,10 @@ class AuditReport:
             **({"sample": self.sample.to_dict()} if self.sample else {}),
         }
 
-    @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> AuditReport:
-        """A report without ``examples``, ``findings``, and ``sample``. Raises KeyError, TypeError,
-        or ValueError for wrong content.
-        """
-        others = ("mask_crc", "examples", "findings", "sample", "file", "skips_faults")
-        values = {f.name: content[f.name] for f in fields(cls) if f.name not in others}
-        values |= {name: np.array(content[name], np.int64) for name in _ARRAYS}
-        values |= {
-            name: tuple(content[name]) for name in ("classes", "warnings", "notes", "brightest")
-        }
-        values["sizes"] = {(height, width): images for height, width, images in content["sizes"]}
-        values["faults"] = tuple((file, message) for file, message in content["faults"])
-        return cls(**{**values, "values": MaskValues.from_dict(content["values"])})
 
-
+# Fields that are not shown in JSON as they are, and fields that are not cached.
+_INSIDE = {"mask_crc", "examples", "sample", "file", "skips_faults"}
+_NOT_CACHED = {"findings", "sample", "file", "skips_faults"}
 _ARRAYS = ("pixels", "images_with", "bad")
 Fault = tuple[str, str]  # file, message
 
@@ -228,9 +210,15 @@ def load(path: Path) -> AuditReport | None:
     """Cached statistics; None if there are none, or the file is damaged."""
     try:
         content = read_json(path)
-        mask_crc = np.frombuffer(zlib.decompress(base64.b64decode(content["mask_crc"])), np.uint32)
-        examples = tuple((text, index) for text, index in content["examples"])
-        return replace(AuditReport.from_dict(content), mask_crc=mask_crc, examples=examples)
+        values = {f.name: content[f.name] for f in fields(AuditReport) if f.name not in _NOT_CACHED}
+        values |= {name: np.array(content[name], np.int64) for name in _ARRAYS}
+        tuples = ("classes", "warnings", "notes", "brightest")
+        values |= {name: tuple(content[name]) for name in tuples}
+        values |= {name: tuple(map(tuple, content[name])) for name in ("faults", "examples")}
+        values["sizes"] = {(height, width): images for height, width, images in content["sizes"]}
+        values["values"] = MaskValues.from_dict(content["values"])
+        packed = zlib.decompress(base64.b64decode(content["mask_crc"]))
+        return AuditReport(**values | {"mask_crc": np.frombuffer(packed, np.uint32)})
     except (ValueError, KeyError, TypeError, AttributeError, zlib.error):
         return None
 

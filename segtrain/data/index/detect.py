@@ -21,7 +21,7 @@ from segtrain.data.index.folders import FOLDERS, with_bands
 from segtrain.data.index.layout import OTHER_IMAGES, Detected, Layout
 from segtrain.data.index.layouts import LAYOUTS, OBJECTS, RIVALS
 from segtrain.data.index.lists import ENDINGS, LIST, has_pairs
-from segtrain.data.index.names import NAME, folders_in, images_in
+from segtrain.data.index.names import NAME, folders_in, images_in, stem, suffix
 from segtrain.data.index.skeleton import tree_of
 from segtrain.data.index.split_by import POOL
 from segtrain.data.index.walk import images_below, no_folder, several, unread
@@ -144,7 +144,7 @@ def _refuse_unread(root: str, store: Store, folder: str) -> None:
     """Raise DataError if there are at least half as many pictures of an unread format as images in
     the detected folder.
     """
-    endings = Counter(os.path.splitext(path)[1].lower() for path in store.walk(root))
+    endings = Counter(map(suffix, store.walk(root)))
     read = sum(1 for _ in images_below(os.path.join(root, folder), store))
     for ending in _UNREAD.split():
         if 0 < read <= 2 * (count := endings[ending]):
@@ -220,7 +220,7 @@ def split_files(root: str) -> list[str]:
         f"{folder}{name}"
         for folder in ("", "splits/")
         for name in store.list(f"{root}/{folder}".rstrip("/"), "")
-        if os.path.splitext(name)[0].lower() in SPLITS and name.endswith((*ENDINGS, ".txt"))
+        if stem(name).lower() in SPLITS and name.endswith((*ENDINGS, ".txt"))
     ]
 
 

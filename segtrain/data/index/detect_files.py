@@ -32,6 +32,7 @@ from segtrain.data.index.names import (
     is_image,
     propose,
     propose_for,
+    stem,
     ways,
 )
 from segtrain.data.index.unpaired import several_masks
@@ -162,7 +163,7 @@ def every(
 def _two_formats(folder: str, store: Store) -> list[str] | None:
     """Patterns for images and masks of the same names in two formats: ``a.jpg``, ``a.png``."""
     names = list(filter(is_image, store.list(folder, "")))
-    stems = {os.path.splitext(name)[0] for name in names}
+    stems = {*map(stem, names)}
     suffixes = {os.path.splitext(name)[1] for name in names}
     if len(suffixes) == 2 and len(names) == 2 * len(stems):
         few = {suffix for suffix in suffixes if _has_few_colors(f"{folder}/{min(stems)}{suffix}")}

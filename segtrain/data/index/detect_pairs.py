@@ -21,6 +21,7 @@ from segtrain.data.index.names import (
     propose,
     propose_for,
     same_stems,
+    stem,
 )
 from segtrain.data.index.pairs import MASK_ENDINGS
 from segtrain.data.index.unpaired import owned_masks, several_masks
@@ -248,7 +249,7 @@ def _beside(folder: str, template: str, store: Store) -> dict[str, Any] | None:
     names = sorted(images_below(folder, store))
     _refuse_variants(folder, template, names)
     for word in (*MASK_ENDINGS, *sorted(SUFFIXES)):
-        masks = [name for name in names if os.path.splitext(name)[0].endswith(word)]
+        masks = [name for name in names if stem(name).endswith(word)]
         if not masks:
             continue
         images = sorted(set(names).difference(masks))
@@ -270,7 +271,7 @@ def _beside(folder: str, template: str, store: Store) -> dict[str, Any] | None:
             raise several(folder, what, ways, code="images-ambiguous", found=[*best])
         if best:
             return {"pair": next(iter(best.values()))}
-    equal = len({os.path.splitext(name)[0] for name in names}) < len(names)
+    equal = len({*map(stem, names)}) < len(names)
     masks = [name for name in names if not name.lower().endswith((".jpg", ".jpeg"))]
     return None if equal or not several_masks(names, masks, NAME, together=True) else {}
 
@@ -283,12 +284,10 @@ def _refuse_variants(folder: str, template: str, names: list[str]) -> None:
     masks = {mask.path for these in owned.values() for mask in these}
     images = [name for name in names if name not in masks]
     ends = Counter(
-        mask.path.removeprefix(os.path.splitext(image)[0])
-        for image in images
-        for mask in owned.get(image, ())
+        mask.path.removeprefix(stem(image)) for image in images for mask in owned.get(image, ())
     )
     full = (end for end, count in ends.items() if count == len(images) and "/" not in end)
-    common = sorted(end for end in full if os.path.splitext(end)[0].endswith(MASK_ENDINGS))
+    common = sorted(end for end in full if stem(end).endswith(MASK_ENDINGS))
     if len(common) < 2:
         return
     suffixes = {os.path.splitext(image)[1] for image in images}
@@ -304,16 +303,16 @@ def _refuse_variants(folder: str, template: str, names: list[str]) -> None:
 
 def _endings(paths: list[str], masks: int) -> list[str]:
     """ "", and the last parts of the stems, such as ``_sat``, of half as many files as masks."""
-    ends = Counter(re.search(r"[_-][^_-]*$|$", os.path.splitext(path)[0])[0] for path in paths)  # type: ignore[index]
+    ends = Counter(re.search(r"[_-][^_-]*$|$", stem(path))[0] for path in paths)  # type: ignore[index]
     common = (end for end, count in ends.most_common(_ENDS) if 2 * count >= masks)
     return sorted({"", *(end for end in common if not is_drawn(end))})
 
 
-def _texts(stem: str, paths: list[str]) -> list[str]:
-    """Patterns of ``stem`` and a suffix of the paths. If there are several suffixes, the first
+def _texts(start: str, paths: list[str]) -> list[str]:
+    """Patterns of ``start`` and a suffix of the paths. If there are several suffixes, the first
     pattern has none.
     """
     endings = [
         ending for ending, _ in Counter(os.path.splitext(path)[1] for path in paths).most_common()
     ]
-    return [stem + ending for ending in ([""] * (len(endings) > 1) + endings)]
+    return [start + ending for ending in ([""] * (len(endings) > 1) + endings)]

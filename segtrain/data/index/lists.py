@@ -19,7 +19,7 @@ from segtrain.data.index.detect_pairs import SPLITS
 from segtrain.data.index.entries import ColumnBuilder, Entries
 from segtrain.data.index.layout import CLASS_TABLES, Detected, Layout
 from segtrain.data.index.listing import Watch
-from segtrain.data.index.names import is_image
+from segtrain.data.index.names import is_image, stem
 from segtrain.data.storage import Store
 from segtrain.errors import DataError, closest, file_error, some_of
 
@@ -121,7 +121,7 @@ class _Table:
         if not row.get("image") or not row.get("mask"):
             self.empty.append(number)
             return
-        for key, value in {"name": os.path.splitext(row["image"])[0], **row}.items():
+        for key, value in {"name": stem(row["image"]), **row}.items():
             self._fill(self.columns[key])
             self.columns[key].append(value)
         self.count += 1
@@ -203,15 +203,11 @@ def _detect(root: str, store: Store) -> Detected | None:
         : None if store.local else _MOST_TEXTS
     ]
     pairs = [name for name in lists + texts if has_pairs(os.path.join(root, name), edge="")]
-    lists = [
-        name for name in lists if name in pairs or os.path.splitext(name)[0].lower() in SPLITS
-    ] or pairs
+    lists = [name for name in lists if name in pairs or stem(name).lower() in SPLITS] or pairs
     if not lists:
         return None
     ending = os.path.splitext(lists[0])[1]
-    return {"index": "{split}" + ending}, [
-        os.path.splitext(name)[0] for name in lists if name.endswith(ending)
-    ]
+    return {"index": "{split}" + ending}, [stem(name) for name in lists if name.endswith(ending)]
 
 
 LIST = Layout(

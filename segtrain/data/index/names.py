@@ -34,13 +34,23 @@ _MOST_WAYS = 4
 _FIRST = re.compile(r"^[^_\-. ]*[_\-. ]")
 
 
+def stem(path: str) -> str:
+    """A path without its suffix."""
+    return os.path.splitext(path)[0]
+
+
+def suffix(path: str) -> str:
+    """The suffix of a path, such as ".png", in lower case."""
+    return os.path.splitext(path)[1].lower()
+
+
 def is_image(name: str, arrays: bool = False) -> bool:
     suffixes = SUFFIXES | IMAGE_ARRAYS if arrays else SUFFIXES
-    return name[:1] != "." and os.path.splitext(name)[1].lower() in suffixes
+    return name[:1] != "." and suffix(name) in suffixes
 
 
 def is_array(path: str) -> bool:
-    return os.path.splitext(path)[1].lower() in ARRAYS
+    return suffix(path) in ARRAYS
 
 
 def images_in(folder: str, store: Store) -> list[str]:
@@ -112,7 +122,7 @@ def _name_in(pattern: str, path: str) -> str | None:
         folder, file = "", path
     before, _, after = pattern.partition(NAME)
     if f".{after.rpartition('.')[2]}".lower() not in SUFFIXES | IMAGE_ARRAYS:
-        file = os.path.splitext(file)[0]
+        file = stem(file)
     if len(file) <= len(before) + len(after) or not (
         file.startswith(before) and file.endswith(after)
     ):
@@ -209,9 +219,7 @@ def propose_for(listings: Mapping[str, Sequence[Sequence[str]]]) -> Proposal | N
 
 def same_stems(images: Sequence[str], masks: Sequence[str]) -> bool:
     """Whether each image has a mask of its name, and no mask is left."""
-    return {os.path.splitext(path)[0] for path in images} == {
-        os.path.splitext(path)[0] for path in masks
-    }
+    return {*map(stem, images)} == {*map(stem, masks)}
 
 
 def _joined(several: Sequence[Patterns]) -> Patterns:
@@ -278,14 +286,14 @@ def _with_suffix(pattern: str, paths: Sequence[str]) -> str:
     """A pattern with the suffix of its files: for ``a.jpg.png``, ``{name}.jpg`` becomes
     ``{name}.jpg.png``.
     """
-    if os.path.splitext(pattern)[1].lower() not in SUFFIXES:
+    if suffix(pattern) not in SUFFIXES:
         return pattern
     return pattern + Counter(os.path.splitext(path)[1] for path in paths).most_common(1)[0][0]
 
 
 def _around(paths: Sequence[str]) -> tuple[list[str], list[str]]:
     """Possible beginnings of the file names, and possible endings before the suffix."""
-    stems = [os.path.splitext(os.path.basename(path))[0] for path in paths]
+    stems = [stem(os.path.basename(path)) for path in paths]
     return _starts(stems), [start[::-1] for start in _starts([stem[::-1] for stem in stems])]
 
 

@@ -20,6 +20,8 @@ from segtrain.data.index.names import (
     part,
     propose,
     siblings,
+    stem,
+    suffix,
 )
 from segtrain.data.index.unpaired import owned_masks, several_masks
 from segtrain.data.index.walk import apart, pictures, question, unread
@@ -54,7 +56,7 @@ def pair(
     """
     files = _files(folders, what, watch)
     # Patterns that choose one suffix, in place of the star, in each folder.
-    mask = NAME + _ending(os.path.splitext(path)[0] for path in files[1])
+    mask = NAME + _ending(map(stem, files[1]))
     patterns = [(f"{NAME}*", mask), (NAME, f"{mask}*")] if fix else [(), ()]
     in_images, in_masks = (
         _named(folder, paths, NAME + ending, by_suffix)
@@ -107,7 +109,7 @@ def _entries(
             )
             if paths
         ]
-        read = {os.path.splitext(path)[1].lower() for path in in_masks.values()}
+        read = {*map(suffix, in_masks.values())}
         problems += [text for folder in folders for text in unread(os.path.join(folder, ""), read)]
         masks = {"data.faults": "skip"} if without_image else {}
         ways = [{"data.absent_mask": way} for way in ("leave-out", "background") if without_mask]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from segtrain.config.label_values import Names
-from segtrain.data.index.names import name_in
+from segtrain.data.index.names import name_in, stem
 from segtrain.errors import some_of
 
 _SHOWN = 3
@@ -72,30 +71,30 @@ def owned_masks(
     stems = {name: path for path in images if (name := name_in(known, path)) is not None}
     owned: dict[str, list[OwnedMask]] = defaultdict(list)
     for path in masks:
-        stem = os.path.splitext(path)[0]
-        whole = [] if together else [(stem, "", False)]
-        for shorter, part, folder in itertools.chain(whole, _shorter(stem, together)):
+        name = stem(path)
+        whole = [] if together else [(name, "", False)]
+        for shorter, part, folder in itertools.chain(whole, _shorter(name, together)):
             if shorter in stems:
                 owned[stems[shorter]].append(OwnedMask(path, part, folder))
                 break
     return owned
 
 
-def _shorter(stem: str, shortest: bool) -> Iterator[tuple[str, str, bool]]:
+def _shorter(path: str, shortest: bool) -> Iterator[tuple[str, str, bool]]:
     """Yield a path without its last parts, without its first parts, and without one folder; longest
     first in each kind. Also yield the part that is left out, and whether it is a folder. shortest:
     the shortest first, since both ``a_mask.png`` and ``a_mask_1.png`` are masks of ``a.png``.
 
     ``road/p0_car`` gives ``road/p0``, ``road/car``, ``p0_car``, and ``road``.
     """
-    folder, slash, name = stem.rpartition("/")
+    folder, slash, name = path.rpartition("/")
     cuts = [match.start() for match in re.finditer(r"[_\-. ]", name)]
     yield from (
         (folder + slash + name[:cut], name[cut + 1 :], False)
         for cut in sorted(cuts, reverse=not shortest)
     )
     yield from ((folder + slash + name[cut + 1 :], name[:cut], False) for cut in cuts)
-    parts = stem.split("/")
+    parts = path.split("/")
     for index in range(len(parts) if slash else 0):
         rest = "/".join(parts[:index] + parts[index + 1 :])
         yield rest, parts[index], index < len(parts) - 1

@@ -12,7 +12,7 @@ from segtrain.data.index.entries import Entries, column_of
 from segtrain.data.index.layout import Detected, Layout
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.lists import lines
-from segtrain.data.index.names import folders_in
+from segtrain.data.index.names import folders_in, stem
 from segtrain.data.index.skeleton import is_dir
 from segtrain.data.index.walk import no_folder, pictures
 from segtrain.data.labels import presets
@@ -97,7 +97,7 @@ VOC = Layout(
     files=lambda data: ("JPEGImages/{name}.jpg", "SegmentationClass/{name}.png"),
     list_of=lambda data, split, rows: (
         f"ImageSets/Segmentation/{split}.txt",
-        [os.path.splitext(os.path.basename(image))[0] for image, _ in rows],
+        [stem(os.path.basename(image)) for image, _ in rows],
     ),
     # No path is required of an upload: its folders may be in VOCdevkit/VOC2012/ instead.
     needs=lambda data: (),

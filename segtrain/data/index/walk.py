@@ -11,7 +11,7 @@ from typing import Any
 
 from segtrain.config.paste import Settings, command
 from segtrain.data.index.listing import Watch
-from segtrain.data.index.names import ARRAYS, SUFFIXES, is_folder, is_image
+from segtrain.data.index.names import ARRAYS, SUFFIXES, is_folder, is_image, suffix
 from segtrain.data.storage import LOCAL, Store, is_run, system_folder
 from segtrain.errors import DataError, closest, some_of
 
@@ -119,7 +119,7 @@ def masks_below(folder: str, store: Store, arrays: Container[str] = ARRAYS) -> I
     first = next(images, None)
     if first is None:
         paths = store.walk(folder)
-        return (path for path in paths if os.path.splitext(path)[1].lower() in arrays)
+        return (path for path in paths if suffix(path) in arrays)
     return itertools.chain((first,), images)
 
 
@@ -140,7 +140,7 @@ def unread(folder: str, read: Container[str] = ()) -> list[str]:
     not read``. read: endings of files that are read besides images.
     """
     names = (path for path in LOCAL.walk(folder) if os.path.basename(path)[0] != ".")
-    endings = Counter(os.path.splitext(name)[1].lower() for name in names)
+    endings = Counter(map(suffix, names))
     others = [
         (ending, count)
         for ending, count in endings.most_common()
