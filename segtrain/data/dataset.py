@@ -17,8 +17,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from segtrain.data.index.entries import Entry
-from segtrain.data.index.stamps import listing_text
+from segtrain.data.index.entries import Entry, listing_text
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels import decode
 from segtrain.data.pixels.crop import StoredSample, pixels_of, size_error

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from segtrain.data.dataset import Dataset
-from segtrain.data.index.entries import Entry
+from segtrain.data.index.entries import Entry, files, stamps
 from segtrain.data.index.names import is_array
-from segtrain.data.index.stamps import files, stamps
 from segtrain.data.labels.class_file import is_background
 from segtrain.data.labels.mask_code import decoded
 from segtrain.data.labels.space import LabelSpace

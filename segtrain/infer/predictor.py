@@ -17,8 +17,7 @@ from segtrain.base.precision import autocast, meant, tf32
 from segtrain.base.terminal import say
 from segtrain.config import Config
 from segtrain.config.paste import command
-from segtrain.data.audit.flips import flip_finding
-from segtrain.data.audit.image_depth import image_properties
+from segtrain.data.audit.images import flip_finding, image_properties
 from segtrain.data.device_feed import CudaCopier
 from segtrain.data.labels.classes import with_sides
 from segtrain.data.labels.space import LabelSpace

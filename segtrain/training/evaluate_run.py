@@ -15,7 +15,7 @@ from segtrain.base.terminal import say
 from segtrain.config import Config, keys_with, parse_overrides, read_parts
 from segtrain.config.mistakes import fields
 from segtrain.data.audit.audit import refuse_void
-from segtrain.data.audit.flips import flip_finding
+from segtrain.data.audit.images import flip_finding
 from segtrain.data.audit.statistics import label_warnings
 from segtrain.data.dataset import Dataset
 from segtrain.data.datasets import open_dataset

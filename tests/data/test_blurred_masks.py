@@ -12,7 +12,7 @@ from data_files import run_check
 from PIL import Image
 
 from segtrain.cli import main
-from segtrain.data.audit.coded_ids import code_of
+from segtrain.data.audit.mask_colors import code_of
 from segtrain.data.audit.mask_values import MaskValues
 from segtrain.data.pixels.common_colors import common_colors
 

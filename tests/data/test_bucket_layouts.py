@@ -152,9 +152,9 @@ def test_the_layout_of_a_bucket_is_that_of_its_folder(server, form, place):
 
 def test_a_large_folder_costs_few_requests_to_detect(server, monkeypatch):
     # As large as a folder of ten million to a page of the clouds.
-    monkeypatch.setattr("segtrain.data.index.skeleton.PAGE", 20)
+    monkeypatch.setattr("segtrain.data.index.walk.PAGE", 20)
     monkeypatch.setattr("segtrain.bucket.listing.PAGE", 20)
-    monkeypatch.setattr("segtrain.data.index.skeleton.NAMES", 20)
+    monkeypatch.setattr("segtrain.data.index.walk.NAMES", 20)
     root, server.page = server.folder / "bkt/set", 20
     write(root, "images/{split}/{name}.jpg", "masks/{split}/{name}.png", count=300)
     for number in range(200):

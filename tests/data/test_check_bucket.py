@@ -21,7 +21,7 @@ from segtrain.config import Data
 from segtrain.data.audit import check as checks
 from segtrain.data.audit.audit import audit
 from segtrain.data.audit.check import check_folder
-from segtrain.data.audit.sampling import AuditSample
+from segtrain.data.audit.statistics import AuditSample
 from segtrain.data.datasets import open_dataset
 from segtrain.data.file_dataset import FileDataset
 from segtrain.errors import EXIT_RESUMABLE

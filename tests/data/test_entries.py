@@ -21,9 +21,8 @@ from conftest import refused
 
 from segtrain.config import Data
 from segtrain.data.datasets import open_dataset
-from segtrain.data.index import check_files, listing
 from segtrain.data.index import entries as kept
-from segtrain.data.index import stamps as looks
+from segtrain.data.index import listing, lists
 from segtrain.data.index.entries import Entries, Entry, column_of
 from segtrain.data.index.layouts import LAYOUTS
 from segtrain.errors import DataError
@@ -247,7 +246,7 @@ def test_lists_are_read_again_when_they_or_their_folders_change(tmp_path, small,
 
 @pytest.mark.parametrize("many", [1, 1000])
 def test_files_that_a_list_names_in_vain(tmp_path, monkeypatch, many):
-    monkeypatch.setattr(check_files, "_MANY", many)
+    monkeypatch.setattr(lists, "_MANY", many)
     make(tmp_path, [f"{part}/{name}" for part in "pq" for name in "abc"])
     rows = [
         f"images/train/{part}/{name}.jpg,masks/train/{part}/{name}.png"
@@ -370,7 +369,7 @@ def test_what_nobody_uses_is_removed(tmp_path, small):
 
 @pytest.mark.parametrize("slow", [1e-4, 0.0])
 def test_fingerprint_and_stamps_are_the_plain_ones(tmp_path, monkeypatch, slow):
-    monkeypatch.setattr(looks, "_SLOW", slow)
+    monkeypatch.setattr(kept, "_SLOW", slow)
     root = tmp_path / "set"
     make(root, [f"{number:04d}" for number in range(600)])
     make(tmp_path / "beside", ["x"])

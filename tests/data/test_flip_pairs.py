@@ -16,7 +16,7 @@ from predictable_runs import make_run, picture
 
 from segtrain import load
 from segtrain.config import Config, Data
-from segtrain.data.audit.flips import flip_finding, sides
+from segtrain.data.audit.images import flip_finding, sides
 from segtrain.data.datasets import open_dataset
 from segtrain.data.labels.classes import label_space
 from segtrain.data.labels.space import LabelSpace, plain_space

@@ -12,7 +12,7 @@ from PIL import Image
 
 from segtrain.config import Data
 from segtrain.data.audit.check import settings_of
-from segtrain.data.audit.coded_ids import code_of
+from segtrain.data.audit.mask_colors import code_of
 from segtrain.data.audit.mask_values import MaskValues
 from segtrain.data.datasets import open_dataset
 from segtrain.data.pixels.crop import mask_of

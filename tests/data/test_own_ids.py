@@ -10,7 +10,7 @@ from PIL import Image
 
 from segtrain.config import Data
 from segtrain.data.datasets import open_dataset
-from segtrain.data.index.voc import VOC
+from segtrain.data.index.published import VOC
 from segtrain.data.labels import presets
 from segtrain.data.labels.classes import label_space
 from segtrain.data.labels.space import LabelSpace, plain_space

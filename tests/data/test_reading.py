@@ -23,7 +23,7 @@ from PIL import Image
 
 from segtrain.cli import main
 from segtrain.config import Data, load_config
-from segtrain.data.audit.image_depth import image_properties
+from segtrain.data.audit.images import image_properties
 from segtrain.data.augment.geometry import Geometry
 from segtrain.data.cache import RamCache
 from segtrain.data.datasets import open_dataset

@@ -14,7 +14,7 @@ from predictable_runs import make_run
 
 from segtrain.config import Data
 from segtrain.data.audit.check import check_folder
-from segtrain.data.audit.flips import flip_finding
+from segtrain.data.audit.images import flip_finding
 from segtrain.data.labels.classes import with_sides
 from segtrain.data.labels.space import plain_space
 from segtrain.infer.predictor import load

@@ -21,7 +21,7 @@ from segtrain.data.datasets import open_dataset
 from segtrain.data.index import listing
 from segtrain.data.index.detect import detect
 from segtrain.data.index.names import NAME, fitted, propose
-from segtrain.data.index.unpaired import several_masks
+from segtrain.data.index.pairs import several_masks
 from segtrain.errors import EXIT_ERROR, ConfigError
 
 CLASSES = "data.classes=[a, b]"

@@ -30,7 +30,7 @@ from segtrain.data.annotations.shapes import Annotated, Annotations, Shape, Size
 from segtrain.data.index.detect_pairs import pair_of_folders
 from segtrain.data.index.layout import Detected
 from segtrain.data.index.listing import WARNING
-from segtrain.data.index.skeleton import is_dir
+from segtrain.data.index.walk import is_dir
 from segtrain.data.storage import Store
 
 _LISTS = ("images", "annotations", "categories")

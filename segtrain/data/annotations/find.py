@@ -14,9 +14,8 @@ from segtrain.data.bucket.tree import local_copy
 from segtrain.data.index.detect_pairs import MASK_WORDS, SPLITS, folders_below, is_drawn
 from segtrain.data.index.layout import OTHER_IMAGES, Detected
 from segtrain.data.index.names import is_image
-from segtrain.data.index.skeleton import is_dir
 from segtrain.data.index.split_by import POOL
-from segtrain.data.index.walk import images_below, several
+from segtrain.data.index.walk import images_below, is_dir, several
 from segtrain.data.storage import Store
 
 # The first bytes of a file say what it is.

@@ -26,8 +26,7 @@ from segtrain.data.annotations.shapes import UNNAMED, Annotated, Annotations, Or
 from segtrain.data.index.entries import Entries, column_of
 from segtrain.data.index.layout import Detected, Layout, root_store
 from segtrain.data.index.listing import WARNING, Watch, entries_of
-from segtrain.data.index.skeleton import is_dir
-from segtrain.data.index.walk import pictures
+from segtrain.data.index.walk import is_dir, pictures
 from segtrain.data.labels.class_file import ClassRow, is_background, is_ignored, space_of
 from segtrain.data.labels.classes import label_space
 from segtrain.data.labels.space import LabelSpace

@@ -30,9 +30,8 @@ from segtrain.data.index.detect_pairs import (
 )
 from segtrain.data.index.layout import Detected
 from segtrain.data.index.names import NAME, propose
-from segtrain.data.index.pairs import MASK_ENDINGS
+from segtrain.data.index.pairs import MASK_ENDINGS, NUMBER, OwnedMask, owned_masks, several_masks
 from segtrain.data.index.split_by import proposal
-from segtrain.data.index.unpaired import NUMBER, OwnedMask, owned_masks, several_masks
 from segtrain.data.index.walk import images_below, several
 from segtrain.data.pixels import decode
 from segtrain.data.storage import Store

@@ -18,7 +18,7 @@ from segtrain.base.cores import cores
 from segtrain.base.files import cache_folder
 from segtrain.base.terminal import counted
 from segtrain.bucket.faults import RequestError, ignoring_file_faults
-from segtrain.data.audit.image_depth import ImageProperties, image_properties
+from segtrain.data.audit.images import ImageProperties, image_properties
 from segtrain.data.audit.mask_values import MaskValues, raw_and_values, smear
 from segtrain.data.audit.statistics import (
     AuditReport,
@@ -29,7 +29,7 @@ from segtrain.data.audit.statistics import (
     save,
 )
 from segtrain.data.dataset import Dataset
-from segtrain.data.index.stamps import files
+from segtrain.data.index.entries import files
 from segtrain.data.pixels import decode, native
 from segtrain.data.pixels.bands import BandImage
 from segtrain.data.pixels.jpeg_tiles import Tiles

@@ -16,26 +16,24 @@ from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.config import Data, load_config, make_config, parse_overrides
 from segtrain.config.paste import Settings, again, command, words
 from segtrain.data.audit.audit import AuditReport, audit
-from segtrain.data.audit.band_statistics import bands_finding
 from segtrain.data.audit.finding import SplitFinding
-from segtrain.data.audit.flips import flip_finding
-from segtrain.data.audit.image_depth import depth_finding
+from segtrain.data.audit.images import bands_finding, depth_finding, flip_finding
 from segtrain.data.audit.mask_encoding import mask_finding
 from segtrain.data.audit.overlap import overlap_finding, test_finding, without_leak
-from segtrain.data.audit.sampling import AuditSample, sample_of
 from segtrain.data.audit.settled import paired, settled
+from segtrain.data.audit.statistics import AuditSample, sample_of
 from segtrain.data.audit.written import config_of, first_run
 from segtrain.data.convert import command_for, is_jpeg, pasted
 from segtrain.data.dataset import Dataset
 from segtrain.data.datasets import open_dataset
-from segtrain.data.index.choices import choose
 from segtrain.data.index.detect import detect, left_out, split_files
 from segtrain.data.index.detect_files import given as given_folders
+from segtrain.data.index.folders import choose
 from segtrain.data.index.listing import WARNING
 from segtrain.data.index.names import NAME
-from segtrain.data.index.skeleton import tree_of
 from segtrain.data.index.split_by import POOL, missing, names_of, with_settings
 from segtrain.data.index.split_by import splits as by_rule
+from segtrain.data.index.walk import tree_of
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import ConfigError, DataError, SegtrainError, some_of
 

@@ -6,16 +6,25 @@ from __future__ import annotations
 
 from segtrain import config
 from segtrain.config.paste import Settings
-from segtrain.data.audit.coded_ids import coded_finding
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.mask_colors import (
     clashing_palettes,
+    coded_finding,
     colors_wanted,
     palette_against_colors,
     unknown_colors,
 )
-from segtrain.data.audit.mask_values import MaskValues, ids_of, numbers_objects, shown
-from segtrain.data.audit.tried import LISTED, STRAY, Table, mapped, near_levels
+from segtrain.data.audit.mask_values import (
+    LISTED,
+    STRAY,
+    MaskValues,
+    Table,
+    ids_of,
+    mapped,
+    near_levels,
+    numbers_objects,
+    shown,
+)
 from segtrain.data.labels.class_file import is_background
 from segtrain.data.labels.space import LabelSpace, plain_space
 

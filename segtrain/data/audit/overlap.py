@@ -23,11 +23,11 @@ from segtrain.bucket.faults import RequestError
 from segtrain.config.paste import Settings
 from segtrain.data.audit.audit import in_windows
 from segtrain.data.audit.finding import SplitFinding
-from segtrain.data.audit.tried import LISTED
+from segtrain.data.audit.mask_values import LISTED
 from segtrain.data.dataset import Dataset
 from segtrain.data.datasets import open_dataset
+from segtrain.data.index.entries import relative
 from segtrain.data.index.split_by import POOL, division, names_of, with_settings
-from segtrain.data.index.stamps import relative
 from segtrain.errors import DataError, SegtrainError
 
 # Version of the cached results.

@@ -14,17 +14,21 @@ from segtrain.base.terminal import counted
 from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.config import Data
 from segtrain.config.paste import Settings, command
-from segtrain.data.audit.coded_ids import code_of
-from segtrain.data.audit.mask_colors import shares
+from segtrain.data.audit.mask_colors import code_of, shares
 from segtrain.data.audit.mask_values import (
+    CLASSES,
+    LISTED,
+    STRAY,
     MaskValues,
+    Table,
+    are_classes,
     ids_of,
+    levels_of,
     numbers_objects,
     raw_and_values,
     rgb,
     shown,
 )
-from segtrain.data.audit.tried import CLASSES, LISTED, STRAY, Table, are_classes, levels_of
 from segtrain.data.convert import pasted
 from segtrain.data.datasets import open_dataset
 from segtrain.data.labels.mask_code import CODES

@@ -1,13 +1,17 @@
-"""The report of an audit: class statistics, class weights, and the cached file."""
+"""The report of an audit, of a split or of a random sample: class statistics, class weights, and
+the cached file.
+"""
 
 from __future__ import annotations
 
 import base64
+import math
 import re
 import zlib
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +21,11 @@ from segtrain.base.json_text import cache_json, read_json
 from segtrain.base.terminal import counted
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.mask_values import MaskValues
-from segtrain.data.audit.sampling import AuditSample
+from segtrain.data.dataset import Dataset
+from segtrain.data.index.subset import select
 from segtrain.errors import some_of
+
+_CONFIDENCE, _Z = 0.95, 1.959964  # the quantile of the normal distribution at 0.975
 
 
 @dataclass(frozen=True)
@@ -233,3 +240,54 @@ def save(path: Path, report: AuditReport) -> tuple[str, ...]:
         where = f"{error.strerror}: {path.parent}"
         return (f"statistics are not cached ({where}): set SEGTRAIN_CACHE to a writable folder",)
     return ()
+
+
+@dataclass(frozen=True)
+class AuditSample:
+    """``checked`` of the ``total`` images of a split, fewer than all, drawn with ``seed``;
+    ``faulty`` of them have a fault.
+    """
+
+    checked: int
+    total: int
+    faulty: int
+    seed: int
+
+    @cached_property
+    def interval(self) -> tuple[float, float]:
+        """Lower and upper bound of the share of faulty images in the whole split, with 95 %
+        confidence.
+
+        This is the Wilson score interval of the binomial distribution (1927). It is wider than
+        necessary, since images are drawn without replacement.
+        """
+        count, share = self.checked, self.faulty / self.checked
+        middle = self.faulty + _Z**2 / 2
+        reach = _Z * math.sqrt(count * share * (1 - share) + _Z**2 / 4)
+        low, high = ((middle + sign * reach) / (count + _Z**2) for sign in (-1, 1))
+        return max(low, 0.0), min(high, 1.0)
+
+    def text(self) -> str:
+        """One sentence: the faulty images in the sample, and the confidence interval for the whole
+        split.
+        """
+        low, high = (f"{100 * share:.3g} %" for share in self.interval)
+        share = f"{low} to {high}" if self.faulty else f"fewer than {high}"
+        checked = counted(self.checked, "checked image")
+        return (
+            f"{self.faulty or 'none'} of {checked} {'has' if self.faulty < 2 else 'have'} a fault: "
+            f"with 95 % confidence, {share} of all {self.total:,} images have one"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        low, high = self.interval
+        return {**asdict(self), "confidence": _CONFIDENCE, "faulty_share": [low, high]}
+
+
+def sample_of(dataset: Dataset, count: int, seed: int) -> Dataset:
+    """``count`` samples drawn uniformly without replacement, in the order of the split."""
+    if count >= len(dataset):
+        return dataset
+    keep = np.sort(np.random.default_rng(seed).choice(len(dataset), count, replace=False))
+    return select(dataset, keep, dataset.split, dataset.notes)

@@ -22,9 +22,8 @@ from segtrain.data.index.layout import OTHER_IMAGES, Detected, Layout
 from segtrain.data.index.layouts import LAYOUTS, OBJECTS, RIVALS
 from segtrain.data.index.lists import ENDINGS, LIST, has_pairs
 from segtrain.data.index.names import NAME, folders_in, images_in, stem, suffix
-from segtrain.data.index.skeleton import tree_of
 from segtrain.data.index.split_by import POOL
-from segtrain.data.index.walk import images_below, no_folder, several, unread
+from segtrain.data.index.walk import images_below, no_folder, several, tree_of, unread
 from segtrain.data.shards.foreign import splits_in
 from segtrain.data.shards.layout import SHARDS
 from segtrain.data.side_by_side import side_of_masks

@@ -35,7 +35,7 @@ from segtrain.data.index.names import (
     stem,
     ways,
 )
-from segtrain.data.index.unpaired import several_masks
+from segtrain.data.index.pairs import several_masks
 from segtrain.data.index.walk import masks_below, several
 from segtrain.data.pixels.array_mask import array_mask
 from segtrain.data.pixels.decode import decode_mask

@@ -23,8 +23,7 @@ from segtrain.data.index.names import (
     same_stems,
     stem,
 )
-from segtrain.data.index.pairs import MASK_ENDINGS
-from segtrain.data.index.unpaired import owned_masks, several_masks
+from segtrain.data.index.pairs import MASK_ENDINGS, owned_masks, several_masks
 from segtrain.data.index.walk import apart, images_below, masks_below, several
 from segtrain.data.storage import Store
 

@@ -15,8 +15,7 @@ from segtrain.data.annotations.yolo import YOLO
 from segtrain.data.generated import SCENES
 from segtrain.data.index.folders import FOLDERS
 from segtrain.data.index.lists import LIST
-from segtrain.data.index.split_folders import ADE20K, CAMVID, CITYSCAPES
-from segtrain.data.index.voc import VOC
+from segtrain.data.index.published import ADE20K, CAMVID, CITYSCAPES, VOC
 from segtrain.data.shards.layout import SHARDS
 
 # Layouts that one folder may have at the same time: ``detect`` stops where several fit.

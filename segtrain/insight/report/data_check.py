@@ -17,7 +17,7 @@ from segtrain.config.paste import command
 from segtrain.data.audit.check import Checked
 from segtrain.data.audit.statistics import AuditReport, kinds_of
 from segtrain.data.dataset import Dataset
-from segtrain.data.index.stamps import relative
+from segtrain.data.index.entries import relative
 from segtrain.data.labels.space import LabelSpace, is_background
 from segtrain.errors import DataError
 from segtrain.insight.report import gallery, html

@@ -14,7 +14,7 @@ from torch import nn
 
 from segtrain.config import Config
 from segtrain.data.dataset import Dataset
-from segtrain.data.index.stamps import listing_text
+from segtrain.data.index.entries import listing_text
 from segtrain.errors import ConfigError, DataError, some_of
 from segtrain.parallel.collective import broadcast_bytes, broadcast_json, names_of, outliers_of
 from segtrain.parallel.strategy import Strategy

@@ -25,13 +25,12 @@ from segtrain.data.audit.audit import (
     refuse_void,
 )
 from segtrain.data.audit.finding import SplitFinding, refuse
-from segtrain.data.audit.flips import flip_finding
-from segtrain.data.audit.image_depth import depth_finding
+from segtrain.data.audit.images import depth_finding, flip_finding
 from segtrain.data.audit.mask_encoding import mask_finding
 from segtrain.data.audit.overlap import overlap_finding, test_finding
 from segtrain.data.audit.statistics import label_warnings, save
 from segtrain.data.dataset import Dataset
-from segtrain.data.index.stamps import relative
+from segtrain.data.index.entries import relative
 from segtrain.data.index.subset import without
 from segtrain.data.sample import rehearse
 from segtrain.errors import DataError, file_error

@@ -27,8 +27,7 @@ from segtrain.base.files import open_file, write_atomically
 from segtrain.config import Config
 from segtrain.data.audit.statistics import AuditReport
 from segtrain.data.dataset import Dataset
-from segtrain.data.index.entries import Entries
-from segtrain.data.index.stamps import relative
+from segtrain.data.index.entries import Entries, relative
 from segtrain.data.index.subset import Subset
 from segtrain.errors import CheckpointError, DataError, some_of
 
