@@ -149,6 +149,19 @@ def test_gray_levels_by_a_palette_are_those_of_other_masks(files):
         run_check(root)
 
 
+def test_colors_of_palettes_keep_the_order_of_the_indices(files):
+    root, _ = files
+    colors = [(0, 0, 0), (128, 0, 0), (0, 128, 0)]
+    for path in root.glob("*/masks/*"):
+        mask = Image.open(ids(path, (0, 1, 2)))
+        mask.putpalette([value for color in colors for value in color])
+        mask.save(path)
+    Image.open(path).convert("RGB").save(path)
+    checked = run_check(root)
+    assert (checked.failed, [*checked.data.classes.values()]) == (False, colors)
+    assert "to ignore a color: name it void" in checked.text()
+
+
 def test_a_single_image_has_no_command_that_trains(files):
     root, file = files
     shutil.rmtree(root / "test")

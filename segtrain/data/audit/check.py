@@ -94,9 +94,11 @@ class Checked:
         if written and self.failed:
             head = [f"{written} was not written: correct the faults below"]
         elif self.unnamed:
+            ids = not isinstance(self.data.classes, dict)
+            ignore = "an id: delete its ?, and map it to -1" if ids else "a color: name it void"
             head = [
                 f"{written or 'a config'} with these settings trains when each ? is the name of a "
-                "class (to ignore an id: delete its ?, and map it to -1)"
+                f"class (to ignore {ignore})"
             ]
         elif written:
             head = [f"{written} has these settings: segtrain train {shlex.quote(str(written))}"]

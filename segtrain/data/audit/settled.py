@@ -102,8 +102,12 @@ def _named(data: Data, splits: Sequence[str], why: list[str], error: ConfigError
     }
     for index, level in levels.items():
         ids[level] += ids.pop(index)
-    settings = _each(ids, void, "?") if ids else _colors(values.colors)
-    what = f"ids {shown(ids)}" if ids else f"colors {shares(values.colors, values.colors)}"
+    # Palette masks are read by index, so the colors of their palettes come first.
+    palette = sorted(values.palette.items())
+    colors = Counter({color: values.ids[index] for index, (color, _) in palette})
+    colors.update(dict(sorted(values.colors.items())))
+    settings = _each(ids, void, "?") if ids else _colors(colors)
+    what = f"ids {shown(ids)}" if ids else f"colors {shares(colors, colors)}"
     many = values.cut or len(ids or values.colors) > LISTED
     known = coded or values.counts_up or numbers_objects(ids)
     if many and not known and (repair := _repair(data, splits)):
@@ -215,7 +219,7 @@ def _classes(
 
 
 def _colors(colors: Iterable[int]) -> dict[str, Any]:
-    return {"classes": {f"?{n}": tuple(rgb(color)) for n, color in enumerate(sorted(colors))}}
+    return {"classes": {f"?{n}": tuple(rgb(color)) for n, color in enumerate(colors)}}
 
 
 def _some_values(data: Data, splits: Sequence[str]) -> tuple[MaskValues, Counter[int], str]:
