@@ -312,3 +312,11 @@ def test_folders_of_pairs_are_read_on_request_also_from_a_bucket(server):
         dataset = run_check(place, CLASSES, *every).datasets["train"]
         assert sample_names(dataset)[:4] == names
         assert dataset.entries[3].mask.endswith("train/Urban/masks/train0_m.png")
+
+
+def test_a_second_pair_of_folders_stands_beside_the_one_of_the_root(tmp_path):
+    for home in ("", "discards/"):
+        write(tmp_path, f"{home}images/#.png", f"{home}masks/#.png")
+        write(tmp_path, f"{home}images_IR/#.png")
+    with refused("folders-ambiguous", "discards, . have images", found=["discards", "."]):
+        run_check(tmp_path, CLASSES)

@@ -168,7 +168,7 @@ def choose(
     if len(alike) < 2:
         alike = [(own, [*splits])]
     rivals = [_rivals(data.root, template, below, pairs, store) for template in alike]
-    above = [os.path.dirname(pair[0]) for pair, _ in alike]
+    above = [os.path.dirname(pair[0]) or "." for pair, _ in alike]
     if len(alike) == 1 and not rivals[0]:
         return {}
     choices = [] if any(rivals) else every(data.root, alike, splits[0], store)
