@@ -16,7 +16,7 @@ from segtrain.data.dataset import Dataset
 from segtrain.data.generated import GeneratedDataset
 from segtrain.data.index.entries import Entry, LazyEntries
 from segtrain.data.labels.class_file import ClassRow, space_of
-from segtrain.data.labels.classes import label_space, with_sides
+from segtrain.data.labels.classes import label_space
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels.reading import PLAIN, Reading
 from segtrain.errors import ConfigError, DataError, SegtrainError, kind_of, reason_of
@@ -150,20 +150,18 @@ def own_labels(items: Any, data: Data, default: LabelSpace | None = None) -> Lab
     """Classes of ``data.classes``, of ``items.classes``, or ``default``. Raises ConfigError or
     DataError.
     """
-    if data.classes or data.label_map:
-        return label_space(data, default)
-    names = _listed(items, "classes")
+    given = data.classes or data.label_map
+    names = [] if given else _listed(items, "classes")
     if names:
-        rows = [ClassRow(str(name)) for name in names]
-        return with_sides(space_of(rows, data.ignore_index), data)
-    if default is None:
+        default = space_of([ClassRow(str(name)) for name in names], data.ignore_index)
+    if default is None and not given:
         raise ConfigError(
             f"{type(items).__name__} does not name its classes: set data.classes=[NAME, "
             "...] in the config, or give "
             "the dataset an attribute `classes`, a list of names in the order of the mask's ids",
             code="classes-missing",
         )
-    return default
+    return label_space(data, default)
 
 
 def own_dataset(items: Any, labels: LabelSpace, split: str, reading: Reading = PLAIN) -> Dataset:

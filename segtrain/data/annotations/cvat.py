@@ -108,7 +108,7 @@ def _shape(element: Element) -> Shape | str:
         outline = rotated(box((left, top), (right, bottom)), center, turn)
     elif element.tag == "ellipse":
         x, y, *radii = _numbers(element, "cx", "cy", "rx", "ry")
-        outline = rotated(ellipse((x, y), radii), (x, y), turn)
+        outline = ellipse((x, y), radii, turn)
     else:
         raise ValueError(f"an unknown shape: {element.tag}")
     return polygon(name, [outline], kind=element.tag)

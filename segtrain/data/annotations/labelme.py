@@ -22,7 +22,6 @@ from segtrain.data.annotations.read import (
     parts_of,
     png_pixels,
     reading,
-    size_of,
     text,
     xml_of,
 )
@@ -83,8 +82,8 @@ def _of_xml(path: str) -> dict[str, Any]:
 def _annotated(content: dict[str, Any], path: str, name: str, pictures: set[str]) -> Annotated:
     """pictures: names of the images, with and without suffix."""
     with reading(path):
-        given = {key: content.get(f"image{key.title()}") for key in ("height", "width")}
-        size = size_of(given) if all(given.values()) else None
+        height, width = content.get("imageHeight"), content.get("imageWidth")
+        size = (int(height), int(width)) if height and width else None
         parts = parts_of(path, "shape", enumerate(content["shapes"]), _shape)
         image = os.path.join(os.path.dirname(name), str(content.get("imagePath")))
     # Where an image was renamed together with its JSON file, imagePath is the old name.

@@ -201,14 +201,12 @@ def _labels(
         space = label_space(data)
         ids = {name: train_id for train_id, name in enumerate(space.names)}
         ids |= {name: space.ignore_index for name in own if is_ignored(name)}
-        other = next(filter(is_background, space.names), "")
-        rest = ids.get(background, ids.get(other, space.ignore_index))
     else:
-        rows = [ClassRow(name) for name in own]
-        space = label_space(data, space_of(rows, data.ignore_index))
+        space = label_space(data, space_of([ClassRow(name) for name in own], data.ignore_index))
         table = space.raw_to_train
         ids = {name: table[raw] for raw, name in enumerate(own) if raw in table}
-        rest = ids.get(background, space.ignore_index)
+    other = next((name for name in space.names if is_background(name) and name in ids), "")
+    rest = ids.get(background, ids.get(other, space.ignore_index))
     drawn = {train_id for train_id in ids.values() if train_id not in (rest, space.ignore_index)}
     return space, {**ids, UNNAMED: drawn.pop()} if len(drawn) == 1 else ids, rest
 
@@ -365,26 +363,26 @@ def _columns(annotated: Mapping[str, Annotated], folder: str) -> Entries:
     return Entries(column_of(annotated, os.path.join(folder, "")), files, meta)
 
 
-def _by_name(paths: Sequence[str]) -> dict[tuple[str, bool], str]:
+def _by_name(paths: Sequence[str]) -> dict[str, str]:
     """Image files by the keys of ``_keys``; "" where several fit."""
-    files: dict[tuple[str, bool], str] = {}
+    files: dict[str, str] = {}
     for path in paths:
         for end in {path, os.path.splitext(path)[0]}:
-            for key in ((end, True), (os.path.basename(end), False)):
+            for key in (f"/{end}", os.path.basename(end)):
                 files[key] = "" if files.get(key, path) != path else path
     return files
 
 
-def _keys(written: str) -> Iterator[tuple[str, bool]]:
-    """What may name the file of an image that an annotation names: an end of the path, whole, then
-    the name in any folder; each as it is, then without its suffix. The second value: whole.
+def _keys(written: str) -> Iterator[str]:
+    """What may name the file of an image that an annotation names: an end of the path, whole (after
+    a slash), then the name in any folder; each as it is, then without its suffix.
     """
     # A file of the server of Label Studio is /data/local-files/?d=folder/a.png.
     text = urllib.parse.unquote(written.partition("?d=")[2]) or written
     parts = [part for part in re.split(r"[/\\]", text) if part not in ("", ".", "..")]
-    ends = ["/".join(parts[first:]) for first in range(len(parts))]
+    ends = ["/" + "/".join(parts[first:]) for first in range(len(parts))]
     # An upload of Label Studio has 8 hex digits before its name.
     names = [name for part in parts[-1:] for name in (part, _UPLOAD.sub("", part))]
-    for texts, whole in ((ends, True), (names, False)):
-        for key in (*texts, *(os.path.splitext(each)[0] for each in texts)):
-            yield key, whole
+    for texts in (ends, names):
+        yield from texts
+        yield from (os.path.splitext(each)[0] for each in texts)

@@ -114,10 +114,11 @@ def box(begin: Pair, end: Pair) -> np.ndarray:
     return np.array([[left, top], [right, top], [right, bottom], [left, bottom]])
 
 
-def ellipse(center: Pair, radii: Pair) -> np.ndarray:
-    """The ring of an ellipse: 360 points."""
+def ellipse(center: Pair, radii: Pair, degrees: float = 0) -> np.ndarray:
+    """The ring of an ellipse, which may be rotated as in ``rotated``: 360 points."""
     turns = np.linspace(0, 2 * np.pi, 360, endpoint=False)
-    return np.array(center) + np.stack([np.cos(turns), np.sin(turns)], 1) * np.array(radii)
+    ring = np.array(center) + np.stack([np.cos(turns), np.sin(turns)], 1) * np.array(radii)
+    return rotated(ring, center, degrees)
 
 
 def rotated(points: np.ndarray, center: Pair, degrees: float) -> np.ndarray:

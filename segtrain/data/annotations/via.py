@@ -23,7 +23,6 @@ from segtrain.data.annotations.shapes import (
     box,
     ellipse,
     polygon,
-    rotated,
 )
 
 # The project; or an export, of whose images some may have no region.
@@ -99,8 +98,8 @@ def _shape(shape: dict[str, Any], attributes: dict[str, Any], key: str) -> Shape
         points = box(corner, corner + [shape["width"], shape["height"]])
     elif kind in ("circle", "ellipse"):
         center, keys = (shape["cx"], shape["cy"]), ("r", "r") if kind == "circle" else ("rx", "ry")
-        points = ellipse(center, [shape[key] for key in keys])
-        points = rotated(points, center, np.degrees(shape.get("theta", 0)))
+        turn = np.degrees(shape.get("theta", 0))
+        points = ellipse(center, [shape[key] for key in keys], turn)
     else:
         raise ValueError(f"the unknown shape {kind!r}")
     return polygon(label, [points], kind=kind)

@@ -148,7 +148,7 @@ class LabelSpace:
                 raw.tobytes().translate(self._table[:256].tobytes()), np.uint8
             ).reshape(raw.shape)
         elif byte or raw.dtype == np.uint16:
-            mapped = np.take(self._table, raw.astype(np.uint16, copy=False))
+            mapped = np.take(self._table, raw)
         else:
             values, inverse = np.unique(raw, return_inverse=True)
             train_ids = [self.raw_to_train.get(int(value), self.unknown) for value in values]
