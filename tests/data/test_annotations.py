@@ -197,6 +197,12 @@ def test_boxes_alone_are_refused_by_name(tmp_path):
         content["annotations"][0]["segmentation"] = []
     with refused("boxes-alone"):
         opened(tmp_path)
+    # Beside masks, also several such files are left alone.
+    (tmp_path / "keypoints.json").write_text((tmp_path / "train.json").read_text() + " ")
+    (tmp_path / "masks").mkdir()
+    for number in range(2):
+        Image.new("L", (30, 20), number).save(tmp_path / f"masks/{number}.png")
+    assert opened(tmp_path, "data.classes=[a, b]").ids == "raw"
 
 
 def test_shapes_without_a_class_are_of_the_only_one(tmp_path):

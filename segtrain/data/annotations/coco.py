@@ -5,7 +5,6 @@ segment ids for each image. https://cocodataset.org/#format-data
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 from collections import defaultdict
@@ -38,16 +37,15 @@ _KEYS = re.compile(rf'"({"|".join(_LISTS)})"\s*:\s*\[')
 
 
 def _detect(root: str, store: Store) -> Detected | None:
-    detected = _in_files(root, store)
-    if detected and pair_of_folders(root, store):
+    def fits(path: str, head: str) -> bool:
         # Boxes beside masks are left alone. Without masks, the layout refuses them.
-        settings, splits = detected
-        paths = (settings["annotations"].replace("{split}", split) for split in splits)
-        items = itertools.chain(
-            *(json_of(os.path.join(root, path))["annotations"] for path in paths)
-        )
-        return detected if any(item.get("segmentation") for item in items) else None
-    return detected
+        return _is_coco(path, head) and (_has_areas(path) or not pair_of_folders(root, store))
+
+    return find.by_content(fits, ".json", images=_images)(root, store)
+
+
+def _has_areas(path: str) -> bool:
+    return any(item.get("segmentation") for item in json_of(path)["annotations"])
 
 
 def _is_coco(path: str, head: str, panoptic: bool = False) -> bool:
@@ -65,9 +63,6 @@ def _is_coco(path: str, head: str, panoptic: bool = False) -> bool:
 def _images(path: str) -> Iterator[str]:
     """The names of the images in a file."""
     return (text(image["file_name"], "a file_name") for image in json_of(path)["images"])
-
-
-_in_files = find.by_content(_is_coco, ".json", images=_images)
 
 
 def _names(content: dict[str, Any]) -> dict[Any, str]:

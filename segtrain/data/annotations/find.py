@@ -26,6 +26,7 @@ _SPLIT = re.compile(
     rf"(?<![a-z])({'|'.join(sorted(SPLITS, key=len, reverse=True))})(?![a-z])", re.IGNORECASE
 )
 _WORD = re.compile("[a-z]+")
+_OF_MASKS = {*MASK_WORDS, "panoptic"}
 # Tools whose files are not read, by what only these contain.
 _TOOLS = {
     "Labelbox": 'labelbox|"data_row"',
@@ -159,7 +160,7 @@ def folders_of(
     for folder in (near, *folders_below(root, store)):
         there = {n.lower() for n in store.list(os.path.join(root, folder), "") if is_image(n)}
         held = len(stems & {*map(_stem, there)})
-        of_masks = is_drawn(folder) or any(w in MASK_WORDS for w in _WORD.findall(folder.lower()))
+        of_masks = is_drawn(folder) or bool(_OF_MASKS & {*_WORD.findall(folder.lower())})
         if held:
             ranks[folder] = (
                 of_masks,
@@ -273,9 +274,10 @@ def _settings(
 
 
 def _image_template(root: str, store: Store, splits: list[str], folder: str) -> str:
-    images, *others = _templates(folder, splits[0])
-    for text in others:
-        folders = (os.path.join(root, text.replace("{split}", split)) for split in splits)
-        if all(is_dir(folder, store) for folder in folders):
-            images = text
-    return images or "."
+    first, *others = _templates(folder, splits[0])
+    fitting = (
+        text
+        for text in others
+        if all(is_dir(os.path.join(root, text.replace("{split}", s)), store) for s in splits)
+    )
+    return next(fitting, first) or "."

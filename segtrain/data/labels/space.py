@@ -292,14 +292,7 @@ class LabelSpace:
             if not 0 <= space.ignore_index < 1 << 16:
                 raise ValueError(f"ids go from 0 to 65535: ignore_index={space.ignore_index}")
             return space
-        except (
-            LookupError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            OverflowError,
-            ConfigError,
-        ) as error:
+        except Exception as error:  # any content may be in its place
             message = (
                 f"not a description of labels ({type(error).__name__}: {error}): write it "
                 "with to_dict()"
