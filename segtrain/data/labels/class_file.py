@@ -35,18 +35,9 @@ _LINE = re.compile(
     r"(.*?)((?:\s*[,;:=|\t]\s*\d+){3,}|(?:\s+\d+){3,}|\s*[,;:=|\t]\s*-?\d+)?(?::[^:]*:[^:]*)?[\s,;:|]*"
 )
 _NUMBER = re.compile(r"-?\d+")
-# How many numbers are before and after the name -> the places of the id (None: the line counts) and
-# of red.
-_FORMS = {
-    (0, 0): (None, None),
-    (1, 0): (0, None),
-    (0, 1): (0, None),
-    (3, 0): (None, 0),
-    (0, 3): (None, 0),
-    (1, 3): (0, 1),
-    (4, 0): (0, 1),
-    (1, 4): (0, 1),
-}
+# How many numbers may be before and after the name: an id, a color, or an id and a color, which may
+# have an alpha.
+_FORMS = {(0, 0), (1, 0), (0, 1), (3, 0), (0, 3), (1, 3), (4, 0), (1, 4)}
 _TITLE = re.compile(r"(class|label)?[ _]?(names?|class|classes|labels?|category|categories)")
 _KEYS = ("names", "classes", "categories", "labels", "class_names", "id2label")
 
@@ -128,25 +119,19 @@ def _lines(path: Path, text: str) -> list[ClassRow]:
         or (numbered[1:] and not numbered[0] and all(numbered[1:]))
     ):
         del parsed[0]
-    forms = {form for _, form, _, _ in parsed}
-    plain = next((line for _, form, _, line in parsed if form == (0, 0)), "")
-    if len(forms) > 1:
-        raise _invalid(
-            path,
-            f"the lines {parsed[0][3]!r} and {plain or parsed[-1][3]!r} are of different kinds",
-        )
     rows = []
     for name, form, numbers, line in parsed:
+        if form != parsed[0][1]:
+            both = f"{parsed[0][3]!r} and {line!r}"
+            raise _invalid(path, f"the lines {both} are of different kinds")
         quoted = re.fullmatch(r"([\"'])([^\"']+)\1", name)
         if form not in _FORMS or not name or (not quoted and re.search(r"[\t,;|{}<>\"]|^- ", name)):
             raise _invalid(path, f"the line {line!r} is not understood")
-        number, red = _FORMS[form]
-        color = None if red is None else (numbers[red], numbers[red + 1], numbers[red + 2])
-        rows.append(
-            ClassRow(
-                quoted[2] if quoted else name, None if number is None else numbers[number], color
-            )
-        )
+        has_id = len(numbers) in (1, 4, 5)
+        rgb = numbers[has_id:]
+        color = (rgb[0], rgb[1], rgb[2]) if rgb else None
+        name = quoted[2] if quoted else name
+        rows.append(ClassRow(name, numbers[0] if has_id else None, color))
     return rows
 
 
