@@ -12,13 +12,14 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from segtrain import config
+from segtrain.config import Data
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.mask_values import (
     LISTED,
     SHOWN,
     Clash,
     MaskValues,
+    Table,
     ids_of,
     mapped,
     percent,
@@ -84,9 +85,7 @@ def palette_against_colors(
     return mapped(labels, values.ids, f"{message}. Map the indices by their colors", table, right)
 
 
-def colors_wanted(
-    data: config.Data, labels: LabelSpace, values: MaskValues, where: str
-) -> SplitFinding:
+def colors_wanted(data: Data, labels: LabelSpace, values: MaskValues, where: str) -> SplitFinding:
     """The finding about RGB masks of classes without colors. A name that no file gives is a
     question mark.
     """
@@ -117,7 +116,7 @@ def colors_wanted(
     return _named(data, colors, text)
 
 
-def _named(data: config.Data, colors: dict[int, int], message: str) -> SplitFinding:
+def _named(data: Data, colors: Table, message: str) -> SplitFinding:
     """A finding whose settings give each color the name in a file beside the data; otherwise a
     question mark.
     """
@@ -150,7 +149,7 @@ def table_of(labels: LabelSpace) -> dict[str, Any]:
 
 
 def unknown_colors(
-    data: config.Data, labels: LabelSpace, values: MaskValues, where: str
+    data: Data, labels: LabelSpace, values: MaskValues, where: str
 ) -> SplitFinding | None:
     """The finding about colors of no class."""
     unknown = {color: n for color, n in values.colors.items() if color not in labels.colors}
@@ -165,7 +164,7 @@ def unknown_colors(
     return SplitFinding(f"{message}. To ignore them", settings={"data.classes": table})
 
 
-def shares(colors: dict[int, int], pixels: dict[int, int]) -> str:
+def shares(colors: Table, pixels: Table) -> str:
     """The most frequent colors with their shares of all ``pixels`` as text."""
     most = sorted(colors.items(), key=lambda pair: -pair[1])[:SHOWN]
     return ", ".join(f"{rgb(color)} {percent(count, pixels)}" for color, count in most)
@@ -176,7 +175,7 @@ def _differ(color: int, other: int) -> int:
 
 
 def coded_finding(
-    data: config.Data, labels: LabelSpace, values: MaskValues, where: str
+    data: Data, labels: LabelSpace, values: MaskValues, where: str
 ) -> SplitFinding | None:
     """The finding about masks that ``data.mask_code`` decodes."""
     known = values.colors.keys() <= labels.colors.keys()
@@ -217,7 +216,7 @@ def _several(classes: Iterable[object]) -> bool:
     return max(Counter(classes).values(), default=0) > 1
 
 
-def _blurred(known: dict[int, int], colors: dict[int, int]) -> bool:
+def _blurred(known: Table, colors: Table) -> bool:
     """Whether the classes have pure colors, and all colors of the masks are near such ones."""
     pure = all(channel in (0, 255) for color in known for channel in rgb(color))
     near = all(min(v, 255 - v) <= _BLUR for color in colors for v in rgb(color))

@@ -4,7 +4,7 @@ fix it.
 
 from __future__ import annotations
 
-from segtrain import config
+from segtrain.config import Data
 from segtrain.config.paste import Settings
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.mask_colors import (
@@ -30,7 +30,7 @@ from segtrain.data.labels.space import LabelSpace, plain_space
 
 
 def mask_finding(
-    data: config.Data, labels: LabelSpace, splits: dict[str, MaskValues]
+    data: Data, labels: LabelSpace, splits: dict[str, MaskValues]
 ) -> SplitFinding | None:
     """The finding about the settings, given the values in the masks of all splits; None if nothing
     is suspicious.
@@ -99,9 +99,7 @@ def _two_codings(
     return mapped(labels, ids, f"{message}, map it", table, other)
 
 
-def _one_class(
-    data: config.Data, labels: LabelSpace, splits: dict[str, MaskValues]
-) -> SplitFinding:
+def _one_class(data: Data, labels: LabelSpace, splits: dict[str, MaskValues]) -> SplitFinding:
     """The finding about a single class, which any network predicts everywhere, with the settings
     for two classes.
     """
@@ -118,7 +116,7 @@ def _one_class(
 
 
 def _as_if_plain(
-    data: config.Data,
+    data: Data,
     labels: LabelSpace,
     splits: dict[str, MaskValues],
     message: str,

@@ -26,7 +26,7 @@ _MANY, _LARGEST = 20, 0.2
 # Masks of objects have at least so many different numbers of them.
 _DIFFERENT = 3
 _TABLES = ("ids", "colors", "tops", "masks", "void_with")
-Table = dict[int, int]
+Table = dict[int, int]  # value -> pixels or masks that have it, or class
 # Most values that a proposed setting lists.
 LISTED = 40
 # Values on fewer pixels than this share may be strays: a proposal may ignore them.
@@ -59,13 +59,13 @@ class MaskValues:
     left out.
     """
 
-    ids: dict[int, int] = field(default_factory=dict)
-    colors: dict[int, int] = field(default_factory=dict)
+    ids: Table = field(default_factory=dict)
+    colors: Table = field(default_factory=dict)
     palette: dict[int, tuple[int, str]] = field(default_factory=dict)
     clash: Clash | None = None
-    tops: dict[int, int] = field(default_factory=dict)
-    masks: dict[int, int] = field(default_factory=dict)
-    void_with: dict[int, int] = field(default_factory=dict)
+    tops: Table = field(default_factory=dict)
+    masks: Table = field(default_factory=dict)
+    void_with: Table = field(default_factory=dict)
     cut: bool = False
 
     @property
@@ -106,7 +106,7 @@ class MaskValues:
         return cls(**tables, palette=palette, clash=clash, cut=content["cut"])
 
 
-def ids_of(values: MaskValues) -> dict[int, int]:
+def ids_of(values: MaskValues) -> Table:
     """Pixels of each id, also in RGB masks with equal channels (R = G = B = id); empty if any mask
     has other colors.
     """
@@ -161,7 +161,7 @@ def _values(dataset: Dataset, raw: np.ndarray, stored: Any, file: str) -> MaskVa
     return MaskValues(counts, palette=palette, tops=tops, void_with=with_it)
 
 
-def _void_with(counts: dict[int, int], void: int) -> dict[int, int]:
+def _void_with(counts: Table, void: int) -> Table:
     others = counts.keys() - {void}
     return {int(others != {0}): 1} if others and void in counts else {}
 
@@ -178,7 +178,7 @@ def top_of(ids: Iterable[int], void: int) -> int:
     return -1
 
 
-def numbers_objects(ids: dict[int, int]) -> bool:
+def numbers_objects(ids: Table) -> bool:
     """Whether the ids of all masks seem to number objects: many ids without a gap, each on many
     pixels, none on most.
 
@@ -220,11 +220,11 @@ def rgb(color: int) -> list[int]:
     return list(color.to_bytes(3, "big"))
 
 
-def percent(count: int, pixels: dict[int, int]) -> str:
+def percent(count: int, pixels: Table) -> str:
     return f"({100 * count / sum(pixels.values()):.1f} %)"
 
 
-def shown(ids: dict[int, int], pixels: dict[int, int] | None = None) -> str:
+def shown(ids: Table, pixels: Table | None = None) -> str:
     """The most frequent ids with their shares of all ``pixels`` as text: ``0 (30.1 %) and 255
     (69.9 %)``.
     """
@@ -268,7 +268,7 @@ def mapped(
     )
 
 
-def are_classes(ids: dict[int, int], void: int) -> bool:
+def are_classes(ids: Table, void: int) -> bool:
     """Whether ids seem to be those of classes: they count from 0 or 1, or few of them lie apart,
     each on many pixels, as 0 and 255.
     """

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from segtrain import config
 from segtrain.base.files import cache_folder
 from segtrain.base.json_text import cache_json, read_json
 from segtrain.bucket.faults import RequestError
+from segtrain.config import Data
 from segtrain.config.paste import Settings
 from segtrain.data.audit.audit import in_windows
 from segtrain.data.audit.finding import SplitFinding
@@ -159,7 +159,7 @@ def _digest(split: Dataset, index: int, size: int, complete: bool) -> bytes:
     return digest.digest()
 
 
-def _without_copies(data: config.Data, train: Dataset, shared: SplitOverlap) -> Settings:
+def _without_copies(data: Data, train: Dataset, shared: SplitOverlap) -> Settings:
     """Settings that leave the images of ``train`` out that are in both splits, with their masks; {}
     if these are not all known, too many, or cannot be left out.
     """
@@ -178,7 +178,7 @@ def _without_copies(data: config.Data, train: Dataset, shared: SplitOverlap) -> 
     return {}
 
 
-def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitFinding | None:
+def overlap_finding(data: Data, train: Dataset, other: Dataset) -> SplitFinding | None:
     """The finding about images of ``other`` that are also training images. It is fatal unless the
     config accepts it.
     """
@@ -211,7 +211,7 @@ def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitF
     return SplitFinding(f"{message}. {fix}", True, settings, (anyway,), shared.pairs[:_SHOWN])
 
 
-def without_leak(data: config.Data, leak: SplitFinding) -> tuple[config.Data, SplitFinding]:
+def without_leak(data: Data, leak: SplitFinding) -> tuple[Data, SplitFinding]:
     """Settings that leave out the images of a leak if its fix is to do so, and then no fault."""
     copies = leak.settings.get("data.leave_out")
     if not copies:
@@ -221,7 +221,7 @@ def without_leak(data: config.Data, leak: SplitFinding) -> tuple[config.Data, Sp
     return with_settings(data, settings), done
 
 
-def test_finding(data: config.Data, train: Dataset) -> list[SplitFinding]:
+def test_finding(data: Data, train: Dataset) -> list[SplitFinding]:
     """The finding about a test split that takes the place of val, with settings that keep it."""
     if data.split.lower() not in ("test", "testing") or data.layout == "scenes" or data.split_by.on:
         return []

@@ -31,8 +31,8 @@ from segtrain.data.audit.mask_values import (
 )
 from segtrain.data.convert import pasted
 from segtrain.data.datasets import open_dataset
+from segtrain.data.index.names import is_array
 from segtrain.data.labels.mask_code import CODES
-from segtrain.data.pixels import decode
 from segtrain.data.pixels.common_colors import common_colors
 from segtrain.errors import ConfigError, DataError, some_of
 
@@ -249,7 +249,7 @@ def _some_values(data: Data, splits: Sequence[str]) -> tuple[MaskValues, Counter
     return values, touching, f"{read} of {there:,} masks" if read < there else "the masks"
 
 
-def _neighbors(ids: np.ndarray) -> dict[int, int]:
+def _neighbors(ids: np.ndarray) -> Table:
     """Pairs of ids that are next to each other in a row of a mask (H, W), and how often."""
     right, left = ids[:, 1:].astype(np.int64), ids[:, :-1].astype(np.int64)
     pairs = (np.minimum(left, right) << 32 | np.maximum(left, right))[left != right]
@@ -266,12 +266,9 @@ def _repair(data: Data, splits: Sequence[str]) -> str:
         dataset = open_dataset(_with_any_names(data), split)
         for index in range(0, len(dataset), -(-len(dataset) // _FEW)):
             with ignoring_file_faults():
-                stored, file = dataset.stored_mask(index), str(dataset.entries[index].mask)
-                if isinstance(stored, np.ndarray):
-                    return ""
-                jpeg = decode.read_header(stored, file).format == "jpeg"
-                raw = (decode.decode_image if jpeg else decode.decode_mask)(stored, file)
-                if raw.dtype != np.uint8 or raw.max() == 1:  # these are ids
+                raw, _ = raw_and_values(dataset, index)
+                ids = raw.dtype != np.uint8 or raw.max() == 1
+                if ids or is_array(str(dataset.entries[index].mask)):
                     return ""
                 pictures.append(raw if raw.ndim == 3 else np.repeat(raw[..., None], 3, 2))
     colors = common_colors(pictures)

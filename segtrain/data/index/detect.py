@@ -9,19 +9,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from segtrain import config
 from segtrain.base.terminal import counted
+from segtrain.config import Data
 from segtrain.config.label_values import Names
 from segtrain.config.paste import Settings, command
 from segtrain.data.annotations.find import of_other_tool
 from segtrain.data.bucket import OUTAGE_S, store_of
 from segtrain.data.index.detect_files import by_files, given
-from segtrain.data.index.detect_pairs import SPLITS, Found, is_drawn
+from segtrain.data.index.detect_pairs import SPLITS, is_drawn
 from segtrain.data.index.folders import FOLDERS, with_bands
 from segtrain.data.index.layout import OTHER_IMAGES, Detected, Layout
 from segtrain.data.index.layouts import LAYOUTS, OBJECTS, RIVALS
 from segtrain.data.index.lists import ENDINGS, LIST, has_pairs
-from segtrain.data.index.names import NAME, folders_in, images_in, stem, suffix
+from segtrain.data.index.names import NAME, folders_in, images_in, in_split, stem, suffix
 from segtrain.data.index.split_by import POOL
 from segtrain.data.index.walk import images_below, no_folder, several, tree_of, unread
 from segtrain.data.shards.foreign import splits_in
@@ -55,7 +55,7 @@ def detect(
     images: str = "",
     masks: str = "",
     names: Names = NAME,
-) -> tuple[config.Data, tuple[str, ...]]:
+) -> tuple[Data, tuple[str, ...]]:
     """Settings that fit a folder, and its splits ('train' first). Raises DataError when no layout
     fits.
 
@@ -85,7 +85,7 @@ def detect(
         _refuse_rivals(root, [best, *(fit for fit in fits if _is_rival(root, fit, best))])
     layout, settings, splits = best
     if not chosen and "images" in settings:
-        _refuse_unread(root, store, settings["images"].replace("{split}", splits[0]))
+        _refuse_unread(root, store, in_split(root, settings["images"], splits[0]))
     stacked = settings.get("images") == "." and _has_stacks(root, store)
     if stacked or (layout == SHARDS.name and not splits):
         raise _unknown(root, store)
@@ -96,7 +96,7 @@ def detect(
         other = next((written[name] for name in others if name in written), None)
         if usual not in order and other:
             settings = {key: other, **settings}
-    return config.Data.model_validate({"root": root, "layout": layout, **settings}), tuple(order)
+    return Data.model_validate({"root": root, "layout": layout, **settings}), tuple(order)
 
 
 def _fits(root: str, store: Store, annotations: str, images: str) -> Iterator[Fit]:
@@ -112,7 +112,7 @@ def _fits(root: str, store: Store, annotations: str, images: str) -> Iterator[Fi
                 yield (layout.name, *fit)
 
 
-def _folders(root: str, store: Store, found: Found | None, names: Names = NAME) -> Fit | None:
+def _folders(root: str, store: Store, found: Detected | None, names: Names = NAME) -> Fit | None:
     return found and (found[0].pop("layout", FOLDERS.name), *with_bands(root, store, found, names))
 
 
@@ -144,7 +144,7 @@ def _refuse_unread(root: str, store: Store, folder: str) -> None:
     the detected folder.
     """
     endings = Counter(map(suffix, store.walk(root)))
-    read = sum(1 for _ in images_below(os.path.join(root, folder), store))
+    read = sum(1 for _ in images_below(folder, store))
     for ending in _UNREAD.split():
         if 0 < read <= 2 * (count := endings[ending]):
             message = (
@@ -170,8 +170,7 @@ def _is_rival(root: str, fit: Fit, best: Fit) -> bool:
 def _has_pairs(root: str, fit: Fit) -> bool:
     """Whether the files of the layout ``list`` name images and masks."""
     _, settings, splits = fit
-    lists = (settings["index"].replace("{split}", split) for split in splits)
-    return all(has_pairs(os.path.join(root, path)) for path in lists)
+    return all(has_pairs(in_split(root, settings["index"], split)) for split in splits)
 
 
 def _refuse_rivals(root: str, fits: list[Fit]) -> None:
@@ -187,13 +186,13 @@ def _complete(root: str, layout: str, settings: dict[str, Any], splits: list[str
     """The settings of a layout, which also divide its only split."""
     values = {"layout": layout, **settings}
     if len(splits) == 1:
-        data = config.Data.model_validate({"root": root, **values})
+        data = Data.model_validate({"root": root, **values})
         of = {"of": splits[0]} if data.own_splits else {}
         values["split_by"] = {**of, "val": "20%"}
     return {f"data.{key}": value for key, value in values.items()}
 
 
-def left_out(data: config.Data, splits: Sequence[str]) -> list[str]:
+def left_out(data: Data, splits: Sequence[str]) -> list[str]:
     """Folders whose images detected settings leave out, with the number of images in each.
 
     Images directly above a folder that is read are left to the notes of the listing.

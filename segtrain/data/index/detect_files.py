@@ -16,7 +16,6 @@ from segtrain.data.index.detect_pairs import (
     IMAGE_WORDS,
     MASK_WORDS,
     TOKEN,
-    Found,
     Template,
     folders_below,
     is_drawn,
@@ -24,10 +23,13 @@ from segtrain.data.index.detect_pairs import (
     settings_of,
     with_split,
 )
+from segtrain.data.index.layout import Detected
 from segtrain.data.index.names import (
     NAME,
+    Both,
     count_pairs,
     fitted,
+    in_split,
     is_array,
     is_image,
     propose,
@@ -48,7 +50,7 @@ _FEW, _COLORS = 20, 64
 _SAME = 0.9
 
 
-def by_files(root: str, store: Store) -> Found | None:
+def by_files(root: str, store: Store) -> Detected | None:
     """Detect folders with other names by their files: masks have the names of the images, and few
     colors or a folder named like MASK_WORDS. Raises DataError if several pairs of folders fit.
     """
@@ -66,9 +68,9 @@ def by_files(root: str, store: Store) -> Found | None:
         }
     if len(splits_of) > _FEW:
         return None
-    found = list[Found]()
+    found = list[Detected]()
     for template, splits in splits_of.items():
-        formats = _two_formats(os.path.join(root, template.replace("{split}", splits[0])), store)
+        formats = _two_formats(in_split(root, template, splits[0]), store)
         if formats:
             found.append(({"images": template, "masks": template, "pair": formats}, splits))
     found = found or _in_two_folders(root, splits_of, store)
@@ -88,10 +90,10 @@ def by_files(root: str, store: Store) -> Found | None:
     raise several(root, what, choices, code="folders-ambiguous", found=single)
 
 
-def _in_two_folders(root: str, splits_of: dict[str, list[str]], store: Store) -> list[Found]:
+def _in_two_folders(root: str, splits_of: dict[str, list[str]], store: Store) -> list[Detected]:
     """Pairs of a folder of images and one of masks; those in one folder, if there are several."""
     masks = [text for text, splits in splits_of.items() if has_masks(root, text, splits[0], store)]
-    found = list[Found]()
+    found = list[Detected]()
     for one, other in itertools.product(splits_of.keys() - masks, masks):
         splits = [split for split in splits_of[one] if split in splits_of[other]]
         if not splits and len(splits_of[one]) == len(splits_of[other]) == 1:
@@ -109,14 +111,14 @@ def _in_two_folders(root: str, splits_of: dict[str, list[str]], store: Store) ->
     return near if len(near) > 1 else found
 
 
-def _folders(found: Found) -> tuple[str, str]:
+def _folders(found: Detected) -> Both:
     settings, _ = found
     return settings["images"], settings.get("masks") or settings["annotations"]
 
 
-def _wholes(root: str, found: Sequence[Found], store: Store) -> list[Settings]:
+def _wholes(root: str, found: Sequence[Detected], store: Store) -> list[Settings]:
     """The settings that read pairs of folders with the same names as one set."""
-    alike = defaultdict[tuple[str, ...], list[Found]](list)
+    alike = defaultdict[tuple[str, ...], list[Detected]](list)
     for pair in found:
         images, masks = _folders(pair)
         names = pair[0]["pair"] if images == masks else map(os.path.basename, (images, masks))
@@ -149,7 +151,7 @@ def every(
         images, masks = (
             f"*/{os.path.basename(one)}/{text}" for one, text in zip(own, (images, masks))
         )
-    paths = sorted(store.walk(os.path.join(root, folder.replace("{split}", split))))
+    paths = sorted(store.walk(in_split(root, folder, split)))
     inside = [path for path in paths if is_image(os.path.basename(path), arrays=True)]
     names = fitted((images, masks), inside, inside)
     count = sum(len(names_of_pair(root, pair, split, store)[0]) for pair, _ in alike)
@@ -177,7 +179,7 @@ def has_masks(root: str, template: str, split: str, store: Store) -> bool:
     words = {*map(str.lower, TOKEN.findall(template))}
     if words & {*IMAGE_WORDS, *MASK_WORDS}:
         return not words & {*IMAGE_WORDS}
-    folder = os.path.join(root, template.replace("{split}", split))
+    folder = in_split(root, template, split)
     names = masks_below(folder, store)
     return all(_has_few_colors(os.path.join(folder, name)) for name in itertools.islice(names, 3))
 
@@ -214,13 +216,12 @@ def are_alike(files: list[str]) -> bool:
     )
 
 
-def given(root: str, store: Store, images: str, masks: str) -> Found | None:
+def given(root: str, store: Store, images: str, masks: str) -> Detected | None:
     """The settings of the two folders that the user has given, and their splits."""
     if not (images and masks):
         return None
     text = re.escape(images).replace(r"\{split\}", "([^/]+)")
     matches = (re.fullmatch(text, folder) for folder in folders_below(root, store))
     splits = [match[1] for match in matches if match and match.groups()]
-    with_masks = (os.path.join(root, masks.replace("{split}", split)) for split in splits)
-    splits = [s for s, folder in zip(splits, with_masks) if any(masks_below(folder, store))]
+    splits = [split for split in splits if any(masks_below(in_split(root, masks, split), store))]
     return {"images": images, "masks": masks}, splits or ["all"]

@@ -12,10 +12,12 @@ from typing import Any
 
 from segtrain.config.label_values import Names
 from segtrain.config.paste import Settings, command
+from segtrain.data.index.layout import Detected
 from segtrain.data.index.names import (
     IMAGE_ARRAYS,
     NAME,
     SUFFIXES,
+    Both,
     fitted,
     folders_in,
     propose,
@@ -47,12 +49,10 @@ TOKEN = re.compile(r"[A-Za-z]+|[^A-Za-z]+")
 # Such a folder has one of these in its name, see is_drawn. SegmentationObject is Pascal VOC's.
 _DRAWN = ("visual", "overlay", "preview", "thumb", "segmentationobject")
 
-# Settings of the layout 'folders', or of the layout that they name, and splits.
-Found = tuple[dict[str, Any], list[str]]
-Template = tuple[tuple[str, str], list[str]]  # folders of images and of masks, splits
+Template = tuple[Both, list[str]]  # folders, splits
 
 
-def pair_of_folders(root: str, store: Store) -> Found | None:
+def pair_of_folders(root: str, store: Store) -> Detected | None:
     """Detect a folder of images and a folder of masks by their names, or images and masks in one
     folder by file names.
 
@@ -67,7 +67,7 @@ def pair_of_folders(root: str, store: Store) -> Found | None:
     return _one_folder(root, folders, store)
 
 
-def settings_of(root: str, folders: tuple[str, str], splits: list[str], store: Store) -> Found:
+def settings_of(root: str, folders: Both, splits: list[str], store: Store) -> Detected:
     """The settings of a pair of folders, and their splits."""
     settings = {"images": folders[0], "masks": folders[1]}
     patterns = patterns_of(root, folders, splits, store)
@@ -101,7 +101,7 @@ def ranked_pairs(root: str, folders: list[str], store: Store) -> list[Template]:
     """Pairs of folders, with ``{split}`` if they have splits, and the names of the splits; the most
     likely first.
     """
-    templates: dict[tuple[str, str], list[str]] = defaultdict(list)
+    templates: dict[Both, list[str]] = defaultdict(list)
     there = {name.lower(): name for name in folders}
     for images in folders:
         masks = _mask_folder(images, there)
@@ -166,7 +166,7 @@ def _mask_folder(images: str, there: dict[str, str]) -> str | None:
     return None
 
 
-def with_split(images: str, masks: str) -> tuple[tuple[str, str], str]:
+def with_split(images: str, masks: str) -> tuple[Both, str]:
     """Both names with ``{split}`` in place of the split's name, and that name ("all" if there is no
     split).
     """
@@ -181,7 +181,7 @@ def with_split(images: str, masks: str) -> tuple[tuple[str, str], str]:
 
 
 def patterns_of(
-    root: str, folders: tuple[str, str], splits: Sequence[str], store: Store
+    root: str, folders: Both, splits: Sequence[str], store: Store
 ) -> list[Names] | None:
     """The value of data.pair for images and masks with different names; None if no pattern is
     needed or fits.
@@ -211,7 +211,7 @@ def _listings(root: str, folders: Sequence[str], store: Store) -> tuple[Iterator
     )
 
 
-def names_of_pair(root: str, folders: tuple[str, str], split: str, store: Store) -> list[list[str]]:
+def names_of_pair(root: str, folders: Both, split: str, store: Store) -> list[list[str]]:
     """Sorted paths of the images and of the masks of a split."""
     own = [folder.replace("{split}", split) for folder in folders]
     listings = [*map(sorted, _listings(root, own, store))]
@@ -220,7 +220,7 @@ def names_of_pair(root: str, folders: tuple[str, str], split: str, store: Store)
     return listings if store.local else [names[: min(map(len, listings))] for names in listings]
 
 
-def _one_folder(root: str, folders: list[str], store: Store) -> Found | None:
+def _one_folder(root: str, folders: list[str], store: Store) -> Detected | None:
     """Images beside their masks, ``a.jpg`` and ``a_mask.png``: in a folder per split, or in one
     folder.
     """

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from segtrain import config
 from segtrain.base.terminal import counted
+from segtrain.config import Data
 from segtrain.config.label_values import Names
 from segtrain.config.paste import command
 from segtrain.data.index.detect_files import are_alike, every, has_masks
@@ -24,7 +24,6 @@ from segtrain.data.index.detect_pairs import (
     MASK_WORDS,
     SPLITS,
     TOKEN,
-    Found,
     Template,
     folders_below,
     is_drawn,
@@ -35,14 +34,16 @@ from segtrain.data.index.detect_pairs import (
     to_merge,
 )
 from segtrain.data.index.entries import Entries
-from segtrain.data.index.layout import Layout
+from segtrain.data.index.layout import Detected, Layout
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.names import (
     IMAGE_ARRAYS,
     NAME,
+    Both,
     Proposal,
     fitted,
     images_in,
+    in_split,
     is_array,
     is_image,
     name_in,
@@ -60,7 +61,7 @@ from segtrain.errors import DataError, some_of
 _ALIKE = 4  # so many masks are compared
 
 
-def _folders(data: config.Data, split: str, watch: Watch) -> Entries:
+def _folders(data: Data, split: str, watch: Watch) -> Entries:
     """Files of the two folders, paired by name or by ``data.pair``. ``{split}`` in a folder stands
     for the split.
     """
@@ -97,17 +98,17 @@ def _folders(data: config.Data, split: str, watch: Watch) -> Entries:
     return paired((images, masks), ("data.images", "data.masks"), watch, fix=fix)
 
 
-def _detect(root: str, store: Store) -> Found | None:
+def _detect(root: str, store: Store) -> Detected | None:
     found = pair_of_folders(root, store)
     return found and with_bands(root, store, found)
 
 
-def with_bands(root: str, store: Store, found: Found, names: Names = NAME) -> Found:
+def with_bands(root: str, store: Store, found: Detected, names: Names = NAME) -> Detected:
     """Detected folders with the number of bands of images that are not RGB. names: the patterns of
     the images that the user has given.
     """
     if store.local:
-        images = os.path.join(root, found[0]["images"].replace("{split}", found[1][0]))
+        images = in_split(root, found[0]["images"], found[1][0])
         paths = itertools.chain(masks_below(images, store, IMAGE_ARRAYS), store.walk(images))
         named = (path for path in paths if name_in(names, path) is not None)
         path = os.path.join(images, next((path for path in named if is_image(path, True)), ""))
@@ -126,7 +127,7 @@ def with_bands(root: str, store: Store, found: Found, names: Names = NAME) -> Fo
     return found
 
 
-def _files(data: config.Data) -> tuple[str, str]:
+def _files(data: Data) -> Both:
     images, masks = ("" if text == "." else f"{text}/" for text in (data.images, data.masks))
     return f"{images}{{name}}.png", f"{masks}{{name}}.png"
 
@@ -143,7 +144,7 @@ FOLDERS = Layout(
 
 
 def choose(
-    data: config.Data, given: Mapping[str, Any], splits: Sequence[str], store: Store
+    data: Data, given: Mapping[str, Any], splits: Sequence[str], store: Store
 ) -> dict[str, Any]:
     """The data.pair of the folders that the user has given, or no setting if all folders were
     detected.
@@ -222,7 +223,7 @@ def _informative(
     why = dict[str, str]()
     for folder in masks:
         names = names_of_pair(root, (images, folder), split, store)[1]
-        path = os.path.join(root, folder.replace("{split}", split))
+        path = in_split(root, folder, split)
         if not names:
             why[folder] = f"{folder} has no mask for {split}"
         elif are_alike([os.path.join(path, name) for name in names[:: -(-len(names) // _ALIKE)]]):
@@ -235,7 +236,7 @@ def _informative(
     return (kept, passed) if kept else (masks, [])
 
 
-def _refuse_mixed_depth(data: config.Data, splits: Sequence[str], store: Store) -> None:
+def _refuse_mixed_depth(data: Data, splits: Sequence[str], store: Store) -> None:
     """Raise DataError if images and masks lie beside the folders of splits, and there is no train
     or no val: they may be this split, or all images may be one set.
     """
@@ -264,7 +265,7 @@ def _rivals(
     parts = {part for pair, _ in pairs if pair[0] != own[0] and pair[1] != own[1] for part in pair}
     rivals = list[str]()
     for split in splits:
-        many = _count(root, own[0].replace("{split}", split), store)
+        many = _count(in_split(root, own[0], split), store)
         for folder in folders:
             text = re.sub(rf"(?<![A-Za-z]){re.escape(split)}(?![A-Za-z])", "{split}", folder)
             # Folders with the name of another split are not an alternative to this one.
@@ -274,15 +275,15 @@ def _rivals(
                 and not any(f"{part}/".startswith(f"{text}/") for part in parts)
                 and not {*TOKEN.findall(text.lower())} & {*SPLITS}
                 and not is_drawn(text)
-                and 10 * _count(root, folder, store) >= 9 * many
+                and 10 * _count(os.path.join(root, folder), store) >= 9 * many
             ):
                 rivals.append(text)
     return rivals
 
 
-def _count(root: str, folder: str, store: Store) -> int:
+def _count(folder: str, store: Store) -> int:
     """The number of images below a folder; of a large folder in a bucket, only the first names are
     known.
     """
-    images = images_below(os.path.join(root, folder), store)
+    images = images_below(folder, store)
     return sum(1 for _ in itertools.islice(images, None if store.local else NAMES))

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from segtrain import config
 from segtrain.bucket import is_bucket
+from segtrain.config import Data
 from segtrain.data.bucket import store_of
 from segtrain.data.bucket.tree import first_in_bucket
 from segtrain.data.dataset import Dataset
@@ -42,7 +42,7 @@ CLASS_TABLES = (
 )
 
 
-def root_store(data: config.Data) -> Store:
+def root_store(data: Data) -> Store:
     """The store of ``data.root``. Raises DataError if the folder does not exist."""
     store = store_of(data.root, data.outage_s, data)
     if store.local and not os.path.isdir(data.root):
@@ -50,7 +50,7 @@ def root_store(data: config.Data) -> Store:
     return without(store, data.root, data.leave_out)
 
 
-def open_files(layout: Layout, data: config.Data, split: str) -> Dataset:
+def open_files(layout: Layout, data: Data, split: str) -> Dataset:
     """A split whose images and masks are the files that ``layout.lister`` finds."""
     assert layout.lister is not None, layout.name
     store = root_store(data)
@@ -69,7 +69,7 @@ def open_files(layout: Layout, data: config.Data, split: str) -> Dataset:
     )
 
 
-def labels_beside(layout: Layout, data: config.Data) -> LabelSpace | None:
+def labels_beside(layout: Layout, data: Data) -> LabelSpace | None:
     """The label space of a file beside the data, else that of the layout."""
     # If the layout allows any classes, those of the config take precedence over those of a file.
     tables = CLASS_TABLES if layout.labels is None and not data.classes else ()
@@ -109,19 +109,17 @@ class Layout:
     example: str
     detect: Callable[[str, Store], Detected | None]
     lister: Lister | None = None
-    open: Callable[[Layout, config.Data, str], Dataset] = open_files
-    own_labels: Callable[[Layout, config.Data], LabelSpace | None] = labels_beside
+    open: Callable[[Layout, Data, str], Dataset] = open_files
+    own_labels: Callable[[Layout, Data], LabelSpace | None] = labels_beside
     labels: LabelSpace | None = None
     class_files: tuple[str, ...] = CLASS_FILES
     from_file: Recode | None = None
     other_classes: Recode | None = None
     home: Callable[[str, Store], str | None] | None = None
-    files: Callable[[config.Data], tuple[str, str]] | None = None
+    files: Callable[[Data], tuple[str, str]] | None = None
     split_folders: Mapping[str, str] = field(default_factory=dict)
-    list_of: (
-        Callable[[config.Data, str, Sequence[tuple[str, str]]], tuple[str, list[str]]] | None
-    ) = None
-    needs: Callable[[config.Data], tuple[str, ...]] | None = None
+    list_of: Callable[[Data, str, Sequence[tuple[str, str]]], tuple[str, list[str]]] | None = None
+    needs: Callable[[Data], tuple[str, ...]] | None = None
 
     def class_file(self, root: str, names: tuple[str, ...]) -> Path | None:
         """The first of these files beside the data."""
@@ -133,7 +131,7 @@ class Layout:
         )
         return next((path for path in paths if path.exists()), None)
 
-    def label_space(self, data: config.Data, stored: LabelSpace | None = None) -> LabelSpace:
+    def label_space(self, data: Data, stored: LabelSpace | None = None) -> LabelSpace:
         """The label space of a run. ``stored``: the one in the files of the split, in place of
         ``own_labels``.
 
@@ -141,7 +139,7 @@ class Layout:
         """
         return label_space(data, stored or self.own_labels(self, data), self.other_classes)
 
-    def needed(self, data: config.Data, splits: Sequence[str]) -> list[str]:
+    def needed(self, data: Data, splits: Sequence[str]) -> list[str]:
         """Paths under the root that must exist for these splits, cut before the part that differs
         between samples.
         """

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Union
 
-from segtrain import config
 from segtrain.base.files import alone, cache_folder, now_ns, read_text
 from segtrain.base.json_text import write_json
 from segtrain.base.terminal import counted
+from segtrain.config import Data, keys_with
 from segtrain.data.bucket import store_of
 from segtrain.data.index import entries as kept
 from segtrain.data.index.entries import Entries
@@ -96,11 +96,11 @@ class Watch:
         )
 
 
-Lister = Callable[[config.Data, str, Watch], Entries]
+Lister = Callable[[Data, str, Watch], Entries]
 
 
 def entries_of(
-    data: config.Data, split: str, lister: Lister, store: Store = LOCAL
+    data: Data, split: str, lister: Lister, store: Store = LOCAL
 ) -> tuple[Entries, list[str]]:
     """The entries of a split (with data.limit applied) from the cache or the lister, and notes for
     the user.
@@ -127,7 +127,7 @@ def entries_of(
 
 
 def _list(
-    data: config.Data,
+    data: Data,
     split: str,
     lister: Lister,
     file: Path,
@@ -197,11 +197,9 @@ def _images_above(root: str, watch: Watch) -> Counter[str]:
     return +counts
 
 
-def _key(data: config.Data, split: str) -> str:
+def _key(data: Data, split: str) -> str:
     settings = data.model_dump(mode="json")
-    listed = {
-        key: settings[key.removeprefix("data.")] for key in sorted(config.keys_with("listing"))
-    }
+    listed = {key: settings[key.removeprefix("data.")] for key in sorted(keys_with("listing"))}
     text = json.dumps([VERSION, os.path.abspath(data.root), split, listed])
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 

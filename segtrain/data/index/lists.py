@@ -20,7 +20,7 @@ from segtrain.data.index.detect_pairs import SPLITS
 from segtrain.data.index.entries import Column, ColumnBuilder, Entries
 from segtrain.data.index.layout import CLASS_TABLES, Detected, Layout
 from segtrain.data.index.listing import WARNING, Watch
-from segtrain.data.index.names import is_image, stem
+from segtrain.data.index.names import in_split, is_image, stem
 from segtrain.data.storage import Store
 from segtrain.errors import DataError, closest, file_error, some_of
 
@@ -37,7 +37,7 @@ def listed(data: config.Data, split: str, watch: Watch) -> Entries:
     data.index), a column ``split`` names the split of each row. A list without a header has two
     paths per line, image and mask, separated by a comma, a tab, or spaces.
     """
-    path = watch.look(os.path.join(data.root, data.index.replace("{split}", split)))
+    path = watch.look(in_split(data.root, data.index, split))
     if path.endswith((".jsonl", ".ndjson", ".json")):
         rows = _json_rows(path)
     else:

@@ -27,6 +27,8 @@ ARRAYS = (".npy", ".npz", ".mat")
 # Where stored values of bands are kept, arrays are images, too.
 IMAGE_ARRAYS = frozenset((".npy",))
 NAME = "{name}"
+Both = tuple[str, str]  # of the images, of the masks
+Paths = Sequence[str]  # below a folder
 # ``propose`` compares patterns on at most this many images and this many masks.
 _LOOKED_AT = 2000
 # It proposes at most this many patterns for the names of one folder.
@@ -42,6 +44,11 @@ def stem(path: str) -> str:
 def suffix(path: str) -> str:
     """The suffix of a path, such as ".png", in lower case."""
     return os.path.splitext(path)[1].lower()
+
+
+def in_split(root: str, template: str, split: str) -> str:
+    """The path of a folder or file under the root, with the split in place of ``{split}``."""
+    return os.path.join(root, template.replace("{split}", split))
 
 
 def is_image(name: str, arrays: bool = False) -> bool:
@@ -161,7 +168,7 @@ Named = dict[str, str]
 
 
 def fitted(
-    patterns: Patterns, images: Sequence[str], masks: Sequence[str], together: bool = False
+    patterns: Patterns, images: Paths, masks: Paths, together: bool = False
 ) -> tuple[Named, Named]:
     """Images and masks that match their pattern. ``together``: both are files of one folder."""
     in_images, in_masks = (
@@ -217,7 +224,7 @@ def propose_for(listings: Mapping[str, Sequence[Sequence[str]]]) -> Proposal | N
     return best
 
 
-def same_stems(images: Sequence[str], masks: Sequence[str]) -> bool:
+def same_stems(images: Paths, masks: Paths) -> bool:
     """Whether each image has a mask of its name, and no mask is left."""
     return {*map(stem, images)} == {*map(stem, masks)}
 
@@ -234,7 +241,7 @@ def _joined(several: Sequence[Patterns]) -> Patterns:
     )
 
 
-def propose(images: Sequence[str], masks: Sequence[str]) -> Proposal | None:
+def propose(images: Paths, masks: Paths) -> Proposal | None:
     """Patterns with which at least half of the images have a mask. images, masks: paths under the
     two folders.
     """
@@ -256,7 +263,7 @@ def propose(images: Sequence[str], masks: Sequence[str]) -> Proposal | None:
     return Proposal(patterns, most, len(images))
 
 
-def _most_frequent(images: Sequence[str], masks: Sequence[str]) -> Patterns | None:
+def _most_frequent(images: Paths, masks: Paths) -> Patterns | None:
     """The pattern of images and that of masks with the most pairs; None if no name fits."""
     best, most = None, 0
     (starts, ends), (other_starts, other_ends) = _around(images), _around(masks)
@@ -277,7 +284,7 @@ def _most_frequent(images: Sequence[str], masks: Sequence[str]) -> Patterns | No
     return best
 
 
-def count_pairs(patterns: Patterns, images: Sequence[str], masks: Sequence[str]) -> int:
+def count_pairs(patterns: Patterns, images: Paths, masks: Paths) -> int:
     one, other = fitted(patterns, images, masks)
     return len(one.keys() & other.keys())
 

@@ -19,6 +19,8 @@ from segtrain.data.index.listing import WARNING, Watch
 from segtrain.data.index.names import (
     NAME,
     SUFFIXES,
+    Both,
+    Paths,
     Proposal,
     count_pairs,
     is_array,
@@ -49,10 +51,10 @@ NUMBER = re.compile(r"[_\-. ]?\d+$")
 
 
 def pair(
-    folders: tuple[str, str],
-    what: tuple[str, str],
+    folders: Both,
+    what: Both,
     watch: Watch,
-    endings: tuple[str, str] = ("", ""),
+    endings: Both = ("", ""),
     fix: Callable[[list[str], list[str]], str] | None = None,
 ) -> Entries:
     """Entries of the images and masks of two folders with the same name, each before its ending and
@@ -83,7 +85,7 @@ def pair(
 
 
 def _entries(
-    folders: tuple[str, str],
+    folders: Both,
     in_images: dict[str, str],
     in_masks: dict[str, str],
     watch: Watch,
@@ -228,9 +230,7 @@ def by_pattern(
     return entries
 
 
-def _files(
-    folders: tuple[str, str], what: tuple[str, str], watch: Watch
-) -> tuple[list[str], list[str]]:
+def _files(folders: Both, what: Both, watch: Watch) -> tuple[list[str], list[str]]:
     """Relative paths of the images and of the masks. Raises DataError."""
     images, masks = folders
     return (
@@ -284,9 +284,7 @@ def _ending(names: Iterable[str]) -> str:
     return next((e for e in MASK_ENDINGS if all(name.endswith(e) for name in names)), "")
 
 
-def several_masks(
-    images: Sequence[str], masks: Sequence[str], known: Names, together: bool = False
-) -> str:
+def several_masks(images: Paths, masks: Paths, known: Names, together: bool = False) -> str:
     """The message if at least half of the images have more than one mask, such as one per class, or
     any has two whose names differ by a number; otherwise "".
 
@@ -330,7 +328,7 @@ class OwnedMask(NamedTuple):
 
 
 def owned_masks(
-    images: Sequence[str], masks: Sequence[str], known: Names, together: bool = False
+    images: Paths, masks: Paths, known: Names, together: bool = False
 ) -> dict[str, list[OwnedMask]]:
     """Image -> its masks, which have its name and maybe a part of their own. See
     ``several_masks``.

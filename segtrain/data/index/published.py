@@ -8,12 +8,12 @@ import os
 import re
 from collections.abc import Iterable
 
-from segtrain import config
+from segtrain.config import Data
 from segtrain.data.index.entries import Entries, column_of
 from segtrain.data.index.layout import CLASS_FILES, Detected, Layout
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.lists import checked, lines
-from segtrain.data.index.names import folders_in, stem
+from segtrain.data.index.names import Both, folders_in, stem
 from segtrain.data.index.pairs import pair
 from segtrain.data.index.walk import is_dir, no_folder, pictures
 from segtrain.data.labels import presets
@@ -22,7 +22,7 @@ from segtrain.data.storage import Store
 
 
 def _of_split(
-    images: str, masks: str, split: str, watch: Watch, endings: tuple[str, str] = ("", "")
+    images: str, masks: str, split: str, watch: Watch, endings: Both = ("", "")
 ) -> Entries:
     """Entries of two folders. ``endings``: the ending of file names in each folder, before the
     suffix.
@@ -32,7 +32,7 @@ def _of_split(
     )
 
 
-def _camvid(data: config.Data, split: str, watch: Watch) -> Entries:
+def _camvid(data: Data, split: str, watch: Watch) -> Entries:
     """SegNet's form of CamVid: ``val/NAME`` beside ``valannot/NAME``."""
     return _of_split(
         os.path.join(data.root, split), os.path.join(data.root, split + "annot"), split, watch
@@ -76,7 +76,7 @@ CAMVID = Layout(
 )
 
 
-def _cityscapes(data: config.Data, split: str, watch: Watch) -> Entries:
+def _cityscapes(data: Data, split: str, watch: Watch) -> Entries:
     """``leftImg8bit/val/CITY/NAME_leftImg8bit.png`` beside
     ``gtFine/val/CITY/NAME_gtFine_labelIds.png``.
 
@@ -112,7 +112,7 @@ CITYSCAPES = Layout(
 _ADE20K_FOLDERS = {"train": "training", "val": "validation"}
 
 
-def _ade20k(data: config.Data, split: str, watch: Watch) -> Entries:
+def _ade20k(data: Data, split: str, watch: Watch) -> Entries:
     """``images/validation/NAME.jpg`` beside ``annotations/validation/NAME.png``; the splits are
     train and val.
     """
@@ -142,7 +142,7 @@ ADE20K = Layout(
 )
 
 
-def _voc(data: config.Data, split: str, watch: Watch) -> Entries:
+def _voc(data: Data, split: str, watch: Watch) -> Entries:
     """``ImageSets/Segmentation/val.txt`` names files of ``JPEGImages`` and ``SegmentationClass``.
 
     A split whose name ends with "aug" reads ``SegmentationClassAug`` where that folder exists.

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from segtrain import config
 from segtrain.base.terminal import counted
+from segtrain.config import Data
 from segtrain.config.split_by import Part, SplitBy, share
 from segtrain.data.dataset import Dataset
 from segtrain.data.index.subset import select
@@ -33,14 +33,12 @@ _SHOWN = 3
 _GROUPS, _FEW = ("^(.*)/", r"^(.*)[_\-. ]"), 5
 
 
-def splits(data: config.Data) -> tuple[str, ...]:
+def splits(data: Data) -> tuple[str, ...]:
     """Names of the splits that ``data.split_by`` makes."""
     return (data.train_split, "val", *["test"] * bool(data.split_by.test))
 
 
-def divided(
-    data: config.Data, split: str, open_whole: Callable[[config.Data, str], Dataset]
-) -> Dataset:
+def divided(data: Data, split: str, open_whole: Callable[[Data, str], Dataset]) -> Dataset:
     """One of the splits, as a view of the whole data set. Raises DataError."""
     rule, names = data.split_by, splits(data)
     if split not in names:
@@ -178,7 +176,7 @@ def _numbers_groups(names: Sequence[str], pattern: str) -> bool:
     return numbered and _FEW <= len(groups) <= len(names) / 2
 
 
-def division(data: config.Data, of: str, names: Sequence[str]) -> dict[str, Any]:
+def division(data: Data, of: str, names: Sequence[str]) -> dict[str, Any]:
     """The settings that divide split ``of``, whose images have these names, into train and val; {}
     for one image.
     """
@@ -197,7 +195,7 @@ def division(data: config.Data, of: str, names: Sequence[str]) -> dict[str, Any]
 
 
 def missing(
-    data: config.Data, there: Sequence[str], names: Callable[[str], Sequence[str]]
+    data: Data, there: Sequence[str], names: Callable[[str], Sequence[str]]
 ) -> tuple[str, dict[str, Any]]:
     """The missing train or val split in words, and the settings that divide an existing one; ("",
     {}) if both exist.
@@ -226,7 +224,7 @@ def names_of(dataset: Dataset) -> list[str]:
     return [entry.meta["name"] for entry in dataset.entries]
 
 
-def with_settings(data: config.Data, settings: Mapping[str, Any]) -> config.Data:
+def with_settings(data: Data, settings: Mapping[str, Any]) -> Data:
     """``data``, changed by the settings of ``division``."""
     changes = {key.removeprefix("data."): value for key, value in settings.items()}
     if "split_by" in changes:
