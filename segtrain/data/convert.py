@@ -42,7 +42,6 @@ from segtrain.errors import ConfigError, DataError, file_error, some_of
 _APART = 16
 # The channels of a pixel in a gray JPEG differ by less than this.
 _GRAY = 32
-_SHOWN = 5
 _KEPT = {"ignore_index", "bits", "extra_bands", "channels", "values", "nodata", "mean", "std"}
 
 
@@ -105,7 +104,6 @@ def convert_folder(
                 given = [*overrides, *shlex.split(pasted(data))]
                 others = [settings_of(root, [*given, setting])[0] for setting in annotators]
                 for dataset in datasets:
-                    refuse_near_values(dataset)
                     why += dataset.notes
                 for line in why:
                     say(line)
@@ -283,6 +281,14 @@ def ids_of(
         known = {
             raw * 0x010101: train for raw, train in labels.raw_to_train.items() if 0 <= raw < 256
         }
+        ids = [color & 255 for color in sorted(known)]
+        near = any(after - before < _APART for before, after in itertools.pairwise(ids))
+        if near and header.format == "jpeg":
+            reason = (
+                f"the ids {some_of(ids, 12)} are too close for a JPEG mask, whose values are off "
+                "by a few: set data.label_map to say which value is which class"
+            )
+            raise file_error(name, reason, code="mask-ids-too-close", found=ids)
     else:
         setting = "data.classes={road: [128, 64, 128], ...}"
         message = f"is a mask in color: set the color of each class, as in {setting}"
@@ -310,23 +316,6 @@ def _nearest(values: np.ndarray, known: dict[int, int]) -> tuple[np.ndarray, np.
     near = np.sort(squares, axis=1)
     unsure = 4 * near[:, 0] > near[:, 1] if len(known) > 1 else np.zeros(len(values), bool)
     return np.array([*known.values()])[squares.argmin(1)], unsure
-
-
-def refuse_near_values(dataset: Dataset) -> None:
-    """Raise DataError if class ids are too close for JPEG masks."""
-    few = dataset.entries[:_SHOWN] if dataset.separate_files else ()
-    if not any(entry.mask and is_jpeg(entry.mask, dataset.store) for entry in few):
-        return
-    labels = dataset.labels
-    raw = sorted(value for value in labels.raw_to_train if 0 <= value < 256)
-    if labels.colors or all(after - before >= _APART for before, after in itertools.pairwise(raw)):
-        return
-    message = (
-        f"{dataset.name}: the ids {some_of(raw, 12)} are too close for JPEG masks, whose "
-        "values are off by a few"
-    )
-    fix = "set data.label_map to say which value is which class"
-    raise DataError(f"{message}: {fix}", code="mask-ids-too-close", found=raw)
 
 
 def is_jpeg(mask: str, store: Store) -> bool:

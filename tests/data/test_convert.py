@@ -144,7 +144,7 @@ def test_splits_lists_and_other_formats_are_kept(tmp_path, capsys):
 
 def test_nothing_is_written_where_something_is_wrong(tmp_path):
     root, out = gray_set(tmp_path / "set"), tmp_path / "out" / "new"
-    with refused("mask-ids-too-close", found=[0, 1, 255]):
+    with refused("samples-faulty", "the ids 0, 1, 255 are too close for a JPEG mask", faults=3):
         convert_folder(str(root), str(out), None, ["data.classes=[a, b]"])
     classes = ["data.classes=[a, b]", "data.label_map={0: 0, 255: 1}"]
     (root / "label/p1_mask.jpg").write_bytes(b"")

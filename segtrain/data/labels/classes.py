@@ -81,18 +81,12 @@ def with_sides(space: LabelSpace, data: config.Data) -> LabelSpace:
 
 def _with_ignore(space: LabelSpace, ignore: int) -> LabelSpace:
     """The same space with another ignore_index."""
-
-    def moved(table: dict[int, int]) -> dict[int, int]:
-        return {
-            raw: ignore if train == space.ignore_index else train for raw, train in table.items()
-        }
-
-    return replace(
-        space,
-        ignore_index=ignore,
-        raw_to_train=moved(space.raw_to_train),
-        colors=moved(space.colors),
+    moved = {space.ignore_index: ignore}
+    raw_to_train, colors = (
+        {key: moved.get(train, train) for key, train in table.items()}
+        for table in (space.raw_to_train, space.colors)
     )
+    return replace(space, ignore_index=ignore, raw_to_train=raw_to_train, colors=colors)
 
 
 def _own_names(
