@@ -279,13 +279,16 @@ def test_folders_below_a_split_are_no_splits(tmp_path):
         assert reports[0].images == 3
 
 
-@pytest.mark.parametrize("place", ["{split}.csv", "splits/{split}.txt"])
+PLACES = "{split}.csv", "splits/{split}.txt", "lions/ImageSets/Segmentation/{split}.txt"
+
+
+@pytest.mark.parametrize("place", PLACES)
 def test_lists_that_may_divide_a_set_are_named(place, tmp_path):
     """Lists of pairs beside the folders stop the detection; others are named."""
     write(tmp_path, ["a", "b", "c", "d"])
     for split, names in (("train", "abc"), ("val", "d")):
         file = tmp_path / place.format(split=split)
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(exist_ok=True, parents=True)
         file.write_text("".join(f"images/{name}.png,masks/{name}.png\n" for name in names))
     if place == "{split}.csv":
         with refused("layouts-ambiguous", found=["folders", "list"]):

@@ -16,7 +16,7 @@ from segtrain.config.paste import Settings, command
 from segtrain.data.annotations.find import of_other_tool
 from segtrain.data.bucket import OUTAGE_S, store_of
 from segtrain.data.index.detect_files import by_files, given
-from segtrain.data.index.detect_pairs import SPLITS, is_drawn
+from segtrain.data.index.detect_pairs import SPLITS, folders_below, is_drawn
 from segtrain.data.index.folders import FOLDERS, with_bands
 from segtrain.data.index.layout import OTHER_IMAGES, Detected, Layout
 from segtrain.data.index.layouts import LAYOUTS, OBJECTS, RIVALS
@@ -212,12 +212,15 @@ def left_out(data: Data, splits: Sequence[str]) -> list[str]:
 
 
 def split_files(root: str) -> list[str]:
-    """Text files named like splits, which may divide a data set: ``splits/train.txt``."""
+    """Text files named like splits, which may divide a data set: ``splits/train.txt``, or those
+    of Pascal VOC, also of several sets.
+    """
     store = tree_of(root)
     return [
-        f"{folder}{name}"
-        for folder in ("", "splits/")
-        for name in store.list(f"{root}/{folder}".rstrip("/"), "")
+        os.path.join(folder, name)
+        for folder in ("", *folders_below(root, store))
+        if os.path.basename(folder) in ("", "splits", "Segmentation")
+        for name in store.list(os.path.join(root, folder), "")
         if stem(name).lower() in SPLITS and name.endswith((*ENDINGS, ".txt"))
     ]
 
