@@ -14,7 +14,7 @@ import numpy as np
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
 from segtrain.data.annotations.read import json_of, label_key, reading
-from segtrain.data.annotations.shapes import UNNAMED, Annotated, Annotations, Shape, polygon
+from segtrain.data.annotations.shapes import UNNAMED, Annotated, Annotations, Shape, Size, polygon
 from segtrain.data.bucket.tree import local_copy
 from segtrain.data.index.detect_pairs import MASK_WORDS
 from segtrain.data.index.layout import Detected
@@ -56,61 +56,53 @@ def _read(where: Where) -> Annotations:
     crs = content.get("crs", {}).get("properties", {}).get("name", _WGS84)
     geometries = [feature["geometry"] for feature in features]
     in_crs: dict[str, list[dict[str, Any]]] = {}
-    images = [
-        _annotated(path, where, crs, geometries, names, in_crs)
-        for path in sorted(_geotiffs(where.images, where.store))
-    ]
+    images = []
+    for image in sorted(_geotiffs(where.images, where.store)):
+        path = os.path.join(where.images, image)
+        with reading(path), _rasterio().open(local_copy(path)) as source:
+            size, own = (source.height, source.width), source.crs
+            if own is None:
+                raise ValueError("the image has no coordinate system")
+            if str(own) not in in_crs:
+                in_crs[str(own)] = _rasterio().warp.transform_geom(crs, own, geometries)
+            to_pixels = np.array(~source.transform).reshape(3, 3)
+        shapes = [
+            shape
+            for geometry, name in zip(in_crs[str(own)], names)
+            if (shape := _shape(geometry, name, to_pixels, size))
+        ]
+        images.append(Annotated(image, where.annotations, shapes, size, upright=False))
     if features and not any(image.shapes for image in images):
         raise ValueError(f"no polygon lies in an image, by its coordinates in {crs}")
     return Annotations(images, dict.fromkeys(names, 0))
 
 
-def _annotated(
-    image: str,
-    where: Where,
-    crs: str,
-    geometries: list[dict[str, Any]],
-    names: list[str],
-    in_crs: dict[str, list[dict[str, Any]]],
-) -> Annotated:
-    """in_crs: the geometries in the coordinate systems of the images so far."""
+def _rasterio() -> Any:
     try:
-        import rasterio
-        from rasterio.warp import transform_geom
+        import rasterio.warp
     except ImportError:
         raise MissingExtra("rasterio", "geo", "GeoJSON") from None
-    path = os.path.join(where.images, image)
-    with reading(path), rasterio.open(local_copy(path)) as source:
-        size, to_map, own = (source.height, source.width), source.transform, source.crs
-        if own is None:
-            raise ValueError("the image has no coordinate system")
-        if str(own) not in in_crs:
-            in_crs[str(own)] = transform_geom(crs, own, geometries)
-    to_pixels = np.array(~to_map).reshape(3, 3)
-    shapes: list[Shape | str] = []
-    for geometry, name in zip(in_crs[str(own)], names):
-        parts = _polygons(geometry)
-        if not parts:
-            shapes.append(geometry["type"])
-        rings = [
-            [np.array(ring)[:, :2] @ to_pixels[:2, :2].T + to_pixels[:2, 2] for ring in part]
-            for part in parts
-        ]
-        inside = [
-            part
-            for part in rings
-            if (part[0].max(0) > 0).all() and (part[0].min(0) < size[::-1]).all()
-        ]
-        if inside:
-            holes = [ring for part in inside for ring in part[1:]]
-            shapes.append(polygon(name, [part[0] for part in inside], holes))
-    return Annotated(image, where.annotations, shapes, size, upright=False)
+    return rasterio
 
 
-def _polygons(geometry: dict[str, Any]) -> list[Any]:
-    """The polygons of a geometry, each a list of rings: the outline, then the holes."""
-    kind, coordinates = geometry["type"], geometry.get("coordinates") or []
-    return [coordinates] if kind == "Polygon" else coordinates if kind == "MultiPolygon" else []
+def _shape(
+    geometry: dict[str, Any], name: str, to_pixels: np.ndarray, size: Size
+) -> Shape | str | None:
+    """The polygons of a geometry that lie in an image; None if none does."""
+    kind, polygons = geometry["type"], geometry.get("coordinates") or []
+    if kind == "Polygon":
+        polygons = [polygons]
+    elif kind != "MultiPolygon":
+        return str(kind)
+    inside, holes = list[np.ndarray](), list[np.ndarray]()
+    for part in polygons:
+        outline, *inner = (
+            np.array(ring)[:, :2] @ to_pixels[:2, :2].T + to_pixels[:2, 2] for ring in part
+        )
+        if (outline.max(0) > 0).all() and (outline.min(0) < size[::-1]).all():
+            inside.append(outline)
+            holes += inner
+    return polygon(name, inside, holes) if inside else None
 
 
 GEOJSON = Format("geojson", "a GeoJSON file of polygons, and GeoTIFF images", _detect, _read).layout

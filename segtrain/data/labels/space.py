@@ -142,12 +142,7 @@ class LabelSpace:
             raise file_error(
                 source, message, code="mask-type-invalid", found=(raw.shape, str(raw.dtype))
             )
-        byte = raw.dtype.itemsize == 1 and raw.dtype.kind != "i"
-        if byte and self.mask_dtype is np.uint8:
-            mapped = np.frombuffer(
-                raw.tobytes().translate(self._table[:256].tobytes()), np.uint8
-            ).reshape(raw.shape)
-        elif byte or raw.dtype == np.uint16:
+        if raw.dtype.kind != "i" and raw.dtype.itemsize <= 2:
             mapped = np.take(self._table, raw)
         else:
             values, inverse = np.unique(raw, return_inverse=True)
