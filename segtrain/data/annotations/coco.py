@@ -78,10 +78,12 @@ def _read(where: Where) -> Annotations:
     by_image: dict[Any, list[dict[str, Any]]] = defaultdict(list)
     for item in content["annotations"]:
         by_image[item["image_id"]].append(item)
-    images = [
-        _annotated(image, by_image.pop(key, []), names, where.annotations)
-        for key, image in by_id(content["images"], "file_name").items()
-    ]
+    images = []
+    for key, image in by_id(content["images"], "file_name").items():
+        size = size_of(image)
+        items = ((item.get("id"), item) for item in by_image.pop(key, ()))
+        parts = parts_of(where.annotations, "annotation", items, partial(_shape, names, size))
+        images.append(Annotated(image["file_name"], where.annotations, parts, size))
     used = {item["category_id"] for item in content["annotations"]}
     # Roboflow adds a category with the name of the project, in which nothing is annotated.
     classes = {
@@ -99,23 +101,13 @@ def _read(where: Where) -> Annotations:
     return Annotations(images, classes, notes=notes)
 
 
-def _annotated(
-    image: dict[str, Any], items: list[dict[str, Any]], names: dict[Any, str], file: str
-) -> Annotated:
-    size = size_of(image)
-
-    def shape(item: dict[str, Any]) -> Shape | str:
-        if item["category_id"] not in names:
-            raise ValueError(f"no category has the id {item['category_id']!r}")
-        return _shape(item.get("segmentation"), names[item["category_id"]], size)
-
-    parts = parts_of(file, "annotation", ((item.get("id"), item) for item in items), shape)
-    return Annotated(image["file_name"], file, parts, size)
-
-
-def _shape(area: Any, name: str, size: Size) -> Shape | str:
+def _shape(names: dict[Any, str], size: Size, item: dict[str, Any]) -> Shape | str:
     from pycocotools import mask as rle
 
+    area, category = item.get("segmentation"), item["category_id"]
+    if category not in names:
+        raise ValueError(f"no category has the id {category!r}")
+    name = names[category]
     if not area:
         return BOX
     if isinstance(area, dict) and "counts" in area:

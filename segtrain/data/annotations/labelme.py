@@ -56,10 +56,20 @@ def _read(where: Where) -> Annotations:
     images, others = list[Annotated](), list[str]()
     for name, path in (*files_below(where, ".json"), *files_below(where, ".xml")):
         content = _of_xml(path) if name.endswith(".xml") else json_of(path)
-        if isinstance(content, dict) and "shapes" in content:
-            images.append(_annotated(content, path, name, pictures))
-        else:
+        if not isinstance(content, dict) or "shapes" not in content:
             others.append(name)
+            continue
+        with reading(path):
+            height, width = content.get("imageHeight"), content.get("imageWidth")
+            size = (int(height), int(width)) if height and width else None
+            parts = parts_of(path, "shape", enumerate(content["shapes"]), _shape)
+            image = os.path.join(os.path.dirname(name), str(content.get("imagePath")))
+        # Where an image was renamed together with its JSON file, imagePath is the old name.
+        if re.split(r"[/\\]", image)[-1] not in pictures:
+            image = name
+            if content.get("imageData") and os.path.basename(name)[:-5] not in pictures:
+                image = f"{name} (which holds it as imageData)"
+        images.append(Annotated(image, path, parts, size, upright=True))
     what = counted(len(others), "file")
     notes = (f"{WARNING}{what} without shapes left out: {some_of(others)}",) * bool(others)
     return Annotations(images, notes=notes)
@@ -77,21 +87,6 @@ def _of_xml(path: str) -> dict[str, Any]:
         if item.findtext("deleted") != "1"
     ]
     return {"shapes": shapes, "imagePath": root.findtext("filename", "").strip()}
-
-
-def _annotated(content: dict[str, Any], path: str, name: str, pictures: set[str]) -> Annotated:
-    """pictures: names of the images, with and without suffix."""
-    with reading(path):
-        height, width = content.get("imageHeight"), content.get("imageWidth")
-        size = (int(height), int(width)) if height and width else None
-        parts = parts_of(path, "shape", enumerate(content["shapes"]), _shape)
-        image = os.path.join(os.path.dirname(name), str(content.get("imagePath")))
-    # Where an image was renamed together with its JSON file, imagePath is the old name.
-    if re.split(r"[/\\]", image)[-1] not in pictures:
-        image = name
-        if content.get("imageData") and os.path.basename(name)[:-5] not in pictures:
-            image = f"{name} (which holds it as imageData)"
-    return Annotated(image, path, parts, size, upright=True)
 
 
 def _shape(item: dict[str, Any]) -> Shape | str:

@@ -54,14 +54,13 @@ def _images(path: str) -> list[_Image]:
     if path.endswith(".csv"):
         return _rows(path)
     content = json_of(path)
-    items = content.get("_via_img_metadata", content).values()
-    return [(str(item["filename"]), _regions(item["regions"])) for item in items]
-
-
-def _regions(items: Any) -> list[_Region]:
-    """items: a list, or in version 1 a mapping."""
-    listed = items.values() if isinstance(items, dict) else items
-    return [(item["shape_attributes"], item["region_attributes"]) for item in listed]
+    images = []
+    for item in content.get("_via_img_metadata", content).values():
+        regions = item["regions"]
+        listed = regions.values() if isinstance(regions, dict) else regions  # version 1 has a dict
+        pairs = [(region["shape_attributes"], region["region_attributes"]) for region in listed]
+        images.append((str(item["filename"]), pairs))
+    return images
 
 
 def _rows(path: str) -> list[_Image]:
