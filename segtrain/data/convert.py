@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import re
 import shlex
 import tempfile
 from collections import Counter
@@ -216,9 +215,8 @@ def _write_classes(path: Path, labels: LabelSpace) -> None:
 
 def _safe(name: str) -> str:
     """The name of a sample as a relative path that cannot leave its folder."""
-    return "/".join(
-        "_" if part in ("", ".", "..") else part for part in re.sub(r"^/+", "", name).split("/")
-    )
+    parts = name.lstrip("/").split("/")
+    return "/".join("_" if part in ("", ".", "..") else part for part in parts)
 
 
 def _ids(dataset: Dataset, index: int, nearest: bool) -> tuple[np.ndarray, int]:

@@ -153,7 +153,8 @@ def _open(form: Format, layout: Layout, data: config.Data, split: str) -> Annota
     read = {
         place: _classes(form, place)
         for place in (*others, where)
-        if _exists(place.annotations, store)
+        for folder, name in (os.path.split(place.annotations),)
+        if name in store.list(folder, "") or is_dir(place.annotations, store)
     }
     if where not in read:
         reason = f"the annotations of split {split!r} are missing: check data.annotations"
@@ -177,11 +178,6 @@ def _open(form: Format, layout: Layout, data: config.Data, split: str) -> Annota
         background=rest,
         paint=form.paint if data.paint == "auto" else data.paint,
     )
-
-
-def _exists(path: str, store: Store) -> bool:
-    folder, name = os.path.split(path)
-    return name in store.list(folder, "") or is_dir(path, store)
 
 
 def _labels(

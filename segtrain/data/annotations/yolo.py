@@ -100,8 +100,12 @@ def _names(where: Where, rows: Iterable[str]) -> tuple[dict[int, str], tuple[str
     """
     for path in where.others:
         with reading(path):
-            content = _content(path)
-            if content:
+            text = text_of(path)
+            if path.endswith((".yaml", ".yml")):
+                content = config.load_yaml(text)
+            else:
+                content = {"names": [line.strip() for line in text.splitlines() if line.strip()]}
+            if isinstance(content, dict) and content.get("names"):
                 return _classes(content), _notes(content, path)
     numbers = sorted({int(float(row.split()[0])) for row in rows if _is_label(row)})
     names = {number: f"class_{number}" for number in numbers}
@@ -110,15 +114,6 @@ def _names(where: Where, rows: Iterable[str]) -> tuple[dict[int, str], tuple[str
         f"into {os.path.join(where.root, 'data.yaml')}"
     )
     return names, (note,)
-
-
-def _content(path: str) -> dict[str, Any]:
-    """What a file says about the data set; {} if it has no names."""
-    text = text_of(path)
-    if not path.endswith((".yaml", ".yml")):
-        return {"names": [line.strip() for line in text.splitlines() if line.strip()]}
-    content = config.load_yaml(text)
-    return content if isinstance(content, dict) and content.get("names") else {}
 
 
 def _classes(content: dict[str, Any]) -> dict[int, str]:
