@@ -481,6 +481,14 @@ def test_closed_lines_are_areas_and_other_lines_no_background(tmp_path):
         opened(tmp_path / "labelme", "data.absent_mask=error")
 
 
+def test_lines_whose_ends_nearly_meet_are_outlines(tmp_path):
+    for gap, drawn in ((2.8, True), (3, False)):
+        x, y = [2, 26, 26, 2], [2, 2, 18, 2 + gap]  # 28.8 pixels from corner to corner
+        outline = region("polyline", {}, all_points_x=x, all_points_y=y)
+        via(tmp_path, outline, region("rect", {}, x=0, y=0, width=1, height=1))
+        assert masks_of(opened(tmp_path))["a"][5:].any() == drawn
+
+
 def test_supervisely_data_sets_are_read_together(tmp_path):
     (tmp_path / "meta.json").write_text('{"classes": [{"title": "road"}, {"title": "car"}]}')
     bitmap = np.zeros((2, 3, 4), np.uint8)

@@ -22,9 +22,10 @@ Order = Literal["columns", "rows"]
 Pair = Union[Sequence[float], np.ndarray]
 Size = tuple[int, int]  # height and width of an image in pixels
 _FAR = 1_000_000
-# Kinds of lines, which are areas if their ends meet: if they are at most so far apart, in pixels.
+# Kinds of lines, which are areas if their ends meet: if they are at most so far apart, in pixels or
+# as a share of the line's extent.
 LINES = ("line", "polyline", "linestrip")
-_MEET = 2
+_MEET, _NEAR = 2, 0.1
 
 
 class Shape(NamedTuple):
@@ -143,13 +144,19 @@ def polygon(
         [points.ravel() for points in map(ring, some) if len(points) >= 3]
         for some in (rings, holes)
     )
-    if kind in LINES and not any(
-        len(line) > 6 and math.dist(line[:2], line[-2:]) <= _MEET for line in area
-    ):
+    if kind in LINES and not any(map(_is_outline, area)):
         return kind
     if not area:
         return "polygon of fewer than 3 points"
     return Shape(name, {"polygons": area, "holes": cut, "relative": relative})
+
+
+def _is_outline(line: np.ndarray) -> bool:
+    """Whether the ends of a line, x0, y0, x1, y1, ..., meet. In public sets, the ends of outlines
+    are apart by less than a tenth of their extent, and those of other lines by most of it.
+    """
+    near = max(_MEET, _NEAR * math.hypot(np.ptp(line[::2]), np.ptp(line[1::2])))
+    return len(line) > 6 and math.dist(line[:2], line[-2:]) <= near
 
 
 def bitmap(name: str, pixels: np.ndarray, at: tuple[int, int] = (0, 0)) -> Shape:
