@@ -54,7 +54,7 @@ def survey(cluster: Cluster, config: Config, device: str) -> Survey:
         datasets[0].labels.num_classes,
         config.data.channels,
     ).origin.changed(config.data)  # refuses bands without mean and std
-    reports = [audit(dataset, decode_images=False) for dataset in datasets]
+    reports = [*map(audit, datasets)]
     faults = tuple(message for report in reports for _, message in report.faults)
     return Survey(
         datasets[0].name,

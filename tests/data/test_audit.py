@@ -64,16 +64,15 @@ def test_a_checksum_of_each_mask_is_kept(data, tmp_path):
 
 def test_all_faults_at_once(tmp_path):
     dataset = open_dataset(broken(tmp_path / "set"), "val")
-    for decode_images in (True, False):
-        report = audit(dataset, decode_images=decode_images)
-        found = {os.path.basename(file): message for file, message in report.faults}
-        assert sorted(found) == ["n00.jpg", "n01.jpg", "n02.png", "n03.png"]
-        assert "0 bytes" in found["n00.jpg"]
-        assert "ends early" in found["n01.jpg"]
-        assert "77 (96 pixels)" in found["n02.png"]
-        assert "12 x 8" in found["n03.png"]
-        assert report.images == 30
-        assert all(message in report.table() for message in found.values())
+    report = audit(dataset)
+    found = {os.path.basename(file): message for file, message in report.faults}
+    assert sorted(found) == ["n00.jpg", "n01.jpg", "n02.png", "n03.png"]
+    assert "0 bytes" in found["n00.jpg"]
+    assert "ends early" in found["n01.jpg"]
+    assert "77 (96 pixels)" in found["n02.png"]
+    assert "12 x 8" in found["n03.png"]
+    assert report.images == 30
+    assert all(message in report.table() for message in found.values())
 
 
 def test_training_is_refused_with_one_error(tmp_path):
@@ -121,13 +120,6 @@ def test_statistics_are_kept_until_a_file_changes(data, cache, tmp_path, monkeyp
     mask = ids(tmp_path / "set" / "valannot" / "a.png", (0, 10, 9))
     os.utime(mask, ns=(1, 1))
     assert audit(dataset).pixels[9] > 0
-
-
-def test_a_header_check_does_not_stand_for_a_full_one(data, monkeypatch):
-    dataset = open_dataset(data, "val")
-    assert not audit(dataset, decode_images=False).decoded
-    assert audit(dataset).decoded
-    assert audit(dataset, decode_images=False).decoded  # the fuller one serves both
 
 
 def test_faulty_splits_are_kept_too(tmp_path, monkeypatch):

@@ -38,7 +38,7 @@ from segtrain.errors import DataError, some_of
 __all__ = ["AuditReport", "audit", "check_before_training", "class_weights"]
 
 # Version of the cached statistics.
-VERSION = 14
+VERSION = 15
 # Most kinds of faults that one error lists.
 _SHOWN = 20
 # Samples in flight at once.
@@ -108,17 +108,15 @@ def refuse_void(dataset: Dataset) -> None:
 def audit(
     dataset: Dataset,
     workers: int | None = None,
-    decode_images: bool = True,
     cache: bool = True,
     copies: str = "",
 ) -> AuditReport:
     """Read every image and mask of a split in parallel threads. Faults are collected, not raised.
 
     Raises RequestError if a bucket cannot be read at all, for example in an outage.
-    ``decode_images=False`` reads only the header and the end of each image. The report with its
-    faults is cached under ``$SEGTRAIN_CACHE`` (default ~/.cache/segtrain) and used until a file of
-    the split changes its name, size, or time; ``cache=False`` always reads the files. ``copies``: a
-    folder with copies of cached reports.
+    The report with its faults is cached under ``$SEGTRAIN_CACHE`` (default ~/.cache/segtrain) and
+    used until a file of the split changes its name, size, or time; ``cache=False`` always reads the
+    files. ``copies``: a folder with copies of cached reports.
     """
     stamped = _stamps(dataset)
     fingerprint = dataset.fingerprint(stamped)
@@ -131,9 +129,9 @@ def audit(
     name = f"audit-{digest[:24]}.json"
     for folder in (str(cache_folder()), *([copies] if copies else [])) if cache else ():
         cached = load(Path(folder, name))
-        if cached is not None and (cached.decoded or not decode_images):
+        if cached is not None:
             return replace(cached, file=name)
-    report, transient = _scan(dataset, workers or cores(), decode_images, fingerprint)
+    report, transient = _scan(dataset, workers or cores(), fingerprint)
     if not cache or transient:
         return report
     return replace(report, notes=save(cache_folder() / name, report), file=name)
@@ -145,7 +143,7 @@ class _Sample:
 
     faults: pairs (file, error). If there are any, only ``values`` and ``counts`` are used besides
     them. values: the mask values as stored.
-    properties: of the image; None for a generated or undecoded image.
+    properties: of the image; None for a generated image.
     counts: int64 [C + 1], the number of pixels of each class, and of ignored ones.
     mask_crc: the CRC-32 of the train ids.
     warnings: pairs (key of ``_WARNINGS``, file).
@@ -160,9 +158,7 @@ class _Sample:
     warnings: list[tuple[str, str]] = field(default_factory=list)
 
 
-def _scan(
-    dataset: Dataset, workers: int, decode_images: bool, fingerprint: str
-) -> tuple[AuditReport, bool]:
+def _scan(dataset: Dataset, workers: int, fingerprint: str) -> tuple[AuditReport, bool]:
     """The report, and whether it has read errors that may not occur the next time."""
     labels = dataset.labels
     # Pixels and images of each class, in the faulty samples and in the others.
@@ -180,10 +176,9 @@ def _scan(
     mask_crc = np.zeros(len(dataset), np.uint32)
     # From a bucket, whole files are read ahead. From a disk, the header is read first, since a
     # wrong file may be huge.
-    ahead = not dataset.store.local and decode_images
-    indices = range(len(dataset) if ahead else 0)
+    indices = range(0 if dataset.store.local else len(dataset))
     with ThreadPoolExecutor(max(1, workers)) as pool, dataset.reading_ahead(indices, workers):
-        inspect = partial(_inspect, dataset, decode_images, tiles)
+        inspect = partial(_inspect, dataset, tiles)
         for index, sample in in_windows(pool, inspect, range(len(dataset))):
             values.add(sample.values)
             statistics[int(not sample.faults)] += np.stack([sample.counts, sample.counts > 0])
@@ -230,7 +225,6 @@ def _scan(
         bad=np.array(bad, np.int64),
         warnings=(*(label_warnings(labels.names, pixels, void) if counts.any() else ()), *warnings),
         values=values,
-        decoded=decode_images,
         mask_crc=mask_crc,
         forms=dict(forms.most_common()),
         brightest=brightest,
@@ -257,14 +251,14 @@ def in_windows(
         raise
 
 
-def _inspect(dataset: Dataset, decode_images: bool, tiles: Tiles, index: int) -> _Sample:
+def _inspect(dataset: Dataset, tiles: Tiles, index: int) -> _Sample:
     entry, labels, sample = dataset.entries[index], dataset.labels, _Sample()
     turned, void = False, None
     try:
-        stored = dataset.stored_image(index) if decode_images and not dataset.store.local else None
+        stored = None if dataset.store.local else dataset.stored_image(index)
         header = dataset.header(index) if stored is None else _header(stored, entry.image)
         sample.size, turned = (header.height, header.width), header.orientation != 1
-        if decode_images and dataset.stored:
+        if dataset.stored:
             stored = dataset.stored_image(index) if stored is None else stored
             if isinstance(stored, BandImage):
                 void = stored.read()[1]

@@ -39,11 +39,11 @@ class AuditReport:
     images: number of images. pixels: int64 [C], pixels of each class. void: number of ignored
     pixels. images_with: int64 [C], number of images with at least one pixel of each class.
     sizes: (height, width) -> number of images. faults: (file, message). bad: indices of faulty
-    samples, ascending. notes: remarks about the audit itself. decoded: whether every image was
-    decoded, and not only its header checked. mask_crc: uint32 [images], CRC-32 of the train ids of
-    each mask, to detect changed labels; 0 for a faulty sample. forms: kind of image, such as "8-bit
-    RGB" -> number of images. brightest: the largest value in images of more than 8 bits, and the
-    file that has it; -1 if there is no such image. values: the values that the masks store.
+    samples, ascending. notes: remarks about the audit itself. mask_crc: uint32 [images], CRC-32 of
+    the train ids of each mask, to detect changed labels; 0 for a faulty sample. forms: kind of
+    image, such as "8-bit RGB" -> number of images. brightest: the largest value in images of more
+    than 8 bits, and the file that has it; -1 if there is no such image. values: the values that the
+    masks store.
     examples: (what it shows, index) of samples without a fault: one for each kind of warning, then
     one for each class, the rarest first. findings: problems with the settings and the splits.
     sample: the sample that was audited; None: the whole split. file: name of the cached file.
@@ -64,7 +64,6 @@ class AuditReport:
     bad: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=(), compare=False)
-    decoded: bool = True
     mask_crc: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint32), repr=False)
     forms: dict[str, int] = field(default_factory=dict)
     brightest: tuple[int, str] = (-1, "")

@@ -82,7 +82,11 @@ def detect(
         best = _folders(root, store, by_files(root, store)) or best
     best = best or (SHARDS.name, {}, splits_in(root, store=store))
     if best[0] in {layout.name for layout in (OBJECTS, *RIVALS)}:
-        _refuse_rivals(root, [best, *(fit for fit in fits if _is_rival(root, fit, best))])
+        rivals = [best, *(fit for fit in fits if _is_rival(root, fit, best))]
+        if len(rivals) > 1:
+            ways, found = (_complete(root, *fit) for fit in rivals), [name for name, *_ in rivals]
+            what = "has labels of several kinds"
+            raise several(root, what, ways, code="layouts-ambiguous", found=found)
     layout, settings, splits = best
     if not chosen and "images" in settings:
         _refuse_unread(root, store, in_split(root, settings["images"], splits[0]))
@@ -171,15 +175,6 @@ def _has_pairs(root: str, fit: Fit) -> bool:
     """Whether the files of the layout ``list`` name images and masks."""
     _, settings, splits = fit
     return all(has_pairs(in_split(root, settings["index"], split)) for split in splits)
-
-
-def _refuse_rivals(root: str, fits: list[Fit]) -> None:
-    """Raise DataError if a folder has several layouts, with the settings of each."""
-    if len(fits) > 1:
-        ways, names = (_complete(root, *fit) for fit in fits), [name for name, *_ in fits]
-        raise several(
-            root, "has labels of several kinds", ways, code="layouts-ambiguous", found=names
-        )
 
 
 def _complete(root: str, layout: str, settings: dict[str, Any], splits: list[str]) -> Settings:

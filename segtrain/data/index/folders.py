@@ -177,24 +177,20 @@ def choose(
         alike = alike[:1]
     why = list[str]()
     for ((images, masks), its_splits), others in zip(alike, rivals):
-        of_masks = [masks]
-        of_images = list[str]()
-        for other in others:
-            labels = not store.local or has_masks(data.root, other, its_splits[0], store)
-            (of_masks if labels else of_images).append(other)
-        if len(of_masks) > 1 and store.local:
-            first = data.train_split if data.train_split in its_splits else its_splits[0]
+        first = its_splits[0]
+        more = [o for o in others if not store.local or has_masks(data.root, o, first, store)]
+        of_images, of_masks = [images, *(o for o in others if o not in more)], [masks, *more]
+        if more and store.local:
             of_masks, passed = _informative(data.root, images, of_masks, first, store)
             why += passed
-        ways = itertools.product([images, *of_images], of_masks)
+        ways = itertools.product(of_images, of_masks)
         choices += [{"data.images": one, "data.masks": other} for one, other in ways]
     if len(above) > 1:
         what = f"{some_of(above)} have images and masks"
     else:
         what = f"{some_of([*own, *rivals[0]])} hold about as many images"
-    numbered = [re.sub(r"\d", "", folder) for folder in (data.masks, *rivals[0])]
-    after = ""
-    if annotators := [r for r, name in zip(rivals[0], numbered[1:]) if name == numbered[0]]:
+    after, kind = "", re.sub(r"\d", "", data.masks)
+    if annotators := [rival for rival in rivals[0] if re.sub(r"\d", "", rival) == kind]:
         settings = data.model_dump(exclude_defaults=True, exclude={"root"})
         after = to_merge(
             data.root,

@@ -99,9 +99,7 @@ class Watch:
 Lister = Callable[[Data, str, Watch], Entries]
 
 
-def entries_of(
-    data: Data, split: str, lister: Lister, store: Store = LOCAL
-) -> tuple[Entries, list[str]]:
+def entries_of(data: Data, split: str, lister: Lister, store: Store) -> tuple[Entries, list[str]]:
     """The entries of a split (with data.limit applied) from the cache or the lister, and notes for
     the user.
 
@@ -111,10 +109,8 @@ def entries_of(
     """
     folder = cache_folder()
     file = folder / f"listing-{_key(data, split)}.json"
-    if not store.local:
-        return _list(data, split, lister, file, [], store)
-    entries, notes = _known(file)
-    if entries is None:
+    entries, notes = _known(file) if store.local else (None, list[str]())
+    if entries is None and store.local:
         with alone(file) as waited:
             if not waited:
                 return _list(data, split, lister, file, notes, store)
@@ -132,7 +128,7 @@ def _list(
     lister: Lister,
     file: Path,
     notes: list[str],
-    store: Store = LOCAL,
+    store: Store,
 ) -> tuple[Entries, list[str]]:
     watch = Watch(
         now_ns(file.parent),

@@ -177,13 +177,13 @@ class Skeleton(Store):
     the next page begins after that folder, so that a folder of a million images takes one request.
     """
 
-    def __init__(self, root: str, outage_s: float = OUTAGE_S) -> None:
+    def __init__(self, root: str) -> None:
         base, key = split_url(root)
         self._root, self._start = root.rstrip("/"), f"{key}/" if key else ""
         self._paths: list[str] = []  # below the root, each with a slash before it
         client, after = client_of(base), ""
         for _ in range(_REQUESTS):
-            objects = page(client, key, after, outage_s)
+            objects = page(client, key, after, OUTAGE_S)
             self._paths += [f"/{item['path'][len(self._start) :]}" for item in objects]
             if len(objects) < PAGE:
                 break
