@@ -346,7 +346,8 @@ def _describe(images: Collection[Annotated], watch: Watch) -> None:
             if isinstance(what, str):
                 left_out[what].append(image)
     watch.notes += (
-        f"{WARNING}{len(these):,} x not drawn: {what} (the first: {these[0].image} in {these[0].file})"
+        f"{WARNING}{len(these):,} x not drawn: {what} (the first: {these[0].image} in "
+        f"{these[0].file})"
         for what, these in sorted(left_out.items(), key=lambda item: -len(item[1]))
     )
 
