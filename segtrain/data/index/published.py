@@ -8,17 +8,23 @@ import os
 import re
 from collections.abc import Iterable
 
+from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.config import Data
+from segtrain.data.bucket.tree import local_copy
 from segtrain.data.index.entries import Entries, column_of
 from segtrain.data.index.layout import CLASS_FILES, Detected, Layout
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.lists import checked, lines
 from segtrain.data.index.names import Both, folders_in, stem
 from segtrain.data.index.pairs import pair
-from segtrain.data.index.walk import is_dir, no_folder, pictures
+from segtrain.data.index.walk import images_below, is_dir, no_folder, pictures
 from segtrain.data.labels import presets
 from segtrain.data.labels.space import LabelSpace, voc_colored
+from segtrain.data.pixels import decode
 from segtrain.data.storage import Store
+
+# The colors of the classes, in CVAT's export.
+_COLORS = "label_colors.txt"
 
 
 def _of_split(
@@ -42,7 +48,19 @@ def _camvid(data: Data, split: str, watch: Watch) -> Entries:
 def _detect_camvid(root: str, store: Store) -> Detected | None:
     there = folders_in(root, store)
     splits = [split for split in there if is_dir(os.path.join(root, split + "annot"), store)]
+    if splits and _COLORS in store.list(root, ".txt") and _are_colors(root, splits[0], store):
+        # CVAT's export "CamVid": classes of its own, in masks of colors.
+        return {"layout": "folders", "images": "{split}", "masks": "{split}annot"}, splits
     return ({}, splits) if splits else None
+
+
+def _are_colors(root: str, split: str, store: Store) -> bool:
+    folder = os.path.join(root, split + "annot")
+    masks = sorted(images_below(folder, store))[:1]
+    with ignoring_file_faults():
+        paths = [os.path.join(folder, mask) for mask in masks]
+        return any(decode.read_header(local_copy(path), path).channels == 3 for path in paths)
+    return False
 
 
 def _segnet_ids(own: LabelSpace) -> LabelSpace:
@@ -69,8 +87,7 @@ CAMVID = Layout(
     _detect_camvid,
     _camvid,
     labels=presets.CAMVID11,
-    # The second one is that of CVAT's export, whose masks have the colors.
-    class_files=(CLASS_FILES[0], "label_colors.txt"),
+    class_files=CLASS_FILES[:1],
     from_file=_segnet_ids,
     files=lambda data: ("{split}/{name}.png", "{split}annot/{name}.png"),
 )
