@@ -166,7 +166,7 @@ def test_what_annotations_lack_is_said(tmp_path):
     assert len(dataset) == 4
     assert any("not read: 0.bmp: are they masks?" in note for note in dataset.notes)
     (tmp_path / "images/1.png").unlink()
-    with refused("annotated-image-missing"):
+    with refused("annotated-image-missing", "leave them out\n  data.faults=skip"):
         opened(tmp_path)
     assert len(opened(tmp_path, "data.faults=skip")) == 2
 

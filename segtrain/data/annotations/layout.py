@@ -26,7 +26,7 @@ from segtrain.data.annotations.shapes import UNNAMED, Annotated, Annotations, Or
 from segtrain.data.index.entries import Entries, column_of
 from segtrain.data.index.layout import Detected, Layout, root_store
 from segtrain.data.index.listing import WARNING, Watch, entries_of
-from segtrain.data.index.walk import is_dir, pictures
+from segtrain.data.index.walk import is_dir, pictures, question
 from segtrain.data.labels.class_file import ClassRow, is_background, is_ignored, space_of
 from segtrain.data.labels.classes import label_space
 from segtrain.data.labels.space import LabelSpace
@@ -275,10 +275,11 @@ def _entries(form: Format, data: config.Data, split: str, watch: Watch) -> Entri
             found=repeated[:5],
         )
     if missing and not watch.skips:
-        raise DataError(
+        raise question(
             f"{where.images}: {counted(len(missing), 'image')} of {len(annotations.images):,} in "
             f"{where.annotations} missing: {some_of(missing)}: add them, correct data.images, or "
-            "leave them out with data.faults=skip",
+            "leave them out",
+            [{"data.faults": "skip"}],
             code="annotated-image-missing",
             found=missing[:5],
         )
