@@ -133,46 +133,40 @@ class LabelSpace:
         Raises DataError that names ``source``, each unknown value with its pixel count, and the
         fix. Without ``strict``, unknown values become ``unknown``.
         """
-        if raw.ndim == 3 and raw.shape[2] == 3 and raw.dtype == np.uint8:
-            return self._remap_rgb(raw, source, strict)
-        if raw.ndim != 2 or raw.dtype.kind not in "uib":
+        colors = raw.ndim == 3 and raw.shape[2] == 3 and raw.dtype == np.uint8
+        if colors and not self.colors:
+            if (raw != raw[..., :1]).any():
+                message = (
+                    "is an RGB mask, but the classes have no colors: set "
+                    "data.classes=FILE with lines "
+                    "'red green blue name', or save class ids in one channel"
+                )
+                raise file_error(source, message, code="mask-rgb-without-colors")
+            raw, colors = raw[..., 0], False  # the same ids in all three channels
+        if colors:
+            code = raw[..., 0].astype(np.int32) << 16
+            code |= raw[..., 1].astype(np.int32) << 8
+            raw = code | raw[..., 2]
+            mapped = np.take(self._color_table, raw)
+        elif raw.ndim != 2 or raw.dtype.kind not in "uib":
             message = (
                 f"the mask has shape {raw.shape} and type {raw.dtype}: save one integer per pixel"
             )
             raise file_error(
                 source, message, code="mask-type-invalid", found=(raw.shape, str(raw.dtype))
             )
-        if raw.dtype.kind != "i" and raw.dtype.itemsize <= 2:
+        elif raw.dtype.kind != "i" and raw.dtype.itemsize <= 2:
             mapped = np.take(self._table, raw)
         else:
             values, inverse = np.unique(raw, return_inverse=True)
             train_ids = [self.raw_to_train.get(int(value), self.unknown) for value in values]
             mapped = np.array(train_ids, self.mask_dtype)[inverse.reshape(raw.shape)]
         if strict:
-            self._refuse_unknown(mapped, raw, source)
-        return mapped
-
-    def _remap_rgb(self, raw: np.ndarray, source: str, strict: bool) -> np.ndarray:
-        if not self.colors:
-            if (raw == raw[..., :1]).all():
-                # the same ids in all three channels
-                return self.remap(np.ascontiguousarray(raw[..., 0]), source, strict)
-            message = (
-                "is an RGB mask, but the classes have no colors: set "
-                "data.classes=FILE with lines "
-                "'red green blue name', or save class ids in one channel"
-            )
-            raise file_error(source, message, code="mask-rgb-without-colors")
-        code = raw[..., 0].astype(np.int32) << 16
-        code |= raw[..., 1].astype(np.int32) << 8
-        code |= raw[..., 2]
-        mapped = np.take(self._color_table, code)
-        if strict:
-            self._refuse_unknown(mapped, code, source, colors=True)
+            self._refuse_unknown(mapped, raw, source, colors)
         return mapped
 
     def _refuse_unknown(
-        self, mapped: np.ndarray, raw: np.ndarray, source: str, colors: bool = False
+        self, mapped: np.ndarray, raw: np.ndarray, source: str, colors: bool
     ) -> None:
         unknown = mapped == self.unknown
         if not unknown.any():
