@@ -29,6 +29,9 @@ IDS: dict[str, tuple[str, str, dict[int, str | None]]] = {
     "YAML list": ("c.yaml", "- void\n- tree\n- soil\n", {0: None, 1: "tree", 2: "soil"}),
     "YOLO mapping": ("data.yaml", "train: a\nnames:\n  1: tree\n  0: soil\n", {0: "soil", 1: "tree"}),
     "JSON ids to names, with tabs": ("c.json", '{\n\t"1": "tree",\n\t"0": "soil"\n}', {0: "soil", 1: "tree"}),
+    "Supervisely's gray levels": (
+        "obj_class_to_machine_color.json", '{"tree": [2, 2, 2], "soil": [1, 1, 1]}', {0: "background", 1: "soil", 2: "tree"}
+    ),
     "JSON names to ids": ("c.json", '{"tree": 5, "soil": 3}', {3: "soil", 5: "tree"}),
     "COCO": ("c.json", '{"images": [], "categories": [{"id": 2, "name": "tree"}, {"id": 1, "name": "soil"}]}', {1: "soil", 2: "tree"}),
     "id2label": ("config.json", '{"id2label": {"0": "tree", "1": "soil"}}', {0: "tree", 1: "soil"}),

@@ -34,7 +34,7 @@ Recode = Callable[[LabelSpace], LabelSpace]
 # Files of class names beside the data: the user's own, labelme's, CVAT's.
 CLASS_FILES = ("classes.txt", "class_names.txt", "labelmap.txt")
 # Tables of other tools, read in layouts without classes of their own if the config names no class.
-_TABLES = ("class_dict.csv", "label_colors.txt", "labels.txt")
+_TABLES = ("class_dict.csv", "label_colors.txt", "labels.txt", "obj_class_to_machine_color.json")
 _ROBOFLOW = "_classes.csv"
 CLASS_TABLES = (
     *_TABLES,

@@ -85,6 +85,10 @@ def read_classes(path: Path, ignore_index: int = 255) -> LabelSpace:
         )
     if path.name == _COLORS and all(row.color not in (None, _BLACK) for row in rows):
         rows = [ClassRow("background", color=_BLACK), *rows]
+    # Supervisely's table of masks has gray levels from 1, which are ids; 0 is the background.
+    if {row.color for row in rows} == {(n, n, n) for n in range(1, len(rows) + 1)}:
+        ids = (ClassRow(row.name, row.color[0]) for row in rows if row.color)
+        rows = [ClassRow("background", 0), *ids]
     return space_of(rows, ignore_index, str(path))
 
 
