@@ -323,3 +323,18 @@ def test_pictures_of_two_halves_are_cut(side, tmp_path, capsys):
     with refused("picture-not-two-halves"):
         convert_folder(str(root), str(tmp_path / "new"), None, [], side_by_side=side)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_config_of_annotations_is_converted_with_its_test_split(tmp_path):
+    coco(tmp_path / "set", [[0, "road", [2, 2, 12, 2, 12, 9]]])
+    content = (tmp_path / "set/train.json").read_text()
+    for split in ("val", "test"):
+        (tmp_path / f"set/{split}.json").write_text(content)
+    config = tmp_path / "mine.yaml"
+    config.write_text(
+        "data: {layout: coco, root: ROOT, images: images, annotations: '{split}.json'}".replace(
+            "ROOT", str(tmp_path / "set")
+        )
+    )
+    convert_folder(str(config), str(tmp_path / "out"), None, [])
+    assert {path.name for path in (tmp_path / "out/masks").iterdir()} == {"train", "val", "test"}

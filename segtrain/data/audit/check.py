@@ -28,6 +28,7 @@ from segtrain.data.dataset import Dataset
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index.detect import detect, left_out, split_files
 from segtrain.data.index.detect_files import given as given_folders
+from segtrain.data.index.detect_pairs import SPLITS
 from segtrain.data.index.folders import choose
 from segtrain.data.index.listing import WARNING
 from segtrain.data.index.names import NAME
@@ -358,6 +359,10 @@ def settings_of(
         tree = tree_of(data.root, data.leave_out)
         _, others = given_folders(data.root, tree, data.images, data.masks) or ({}, [])
         both |= dict.fromkeys(split for split in others if split != POOL)
+    if "{split}" in data.annotations:
+        place = os.path.join(data.root, data.annotations)
+        there = (split for split in SPLITS if os.path.exists(place.replace("{split}", split)))
+        both |= dict.fromkeys(there)
     return data, splits or tuple(both)
 
 
