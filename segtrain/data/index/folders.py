@@ -181,7 +181,8 @@ def choose(
         more = [o for o in others if not store.local or has_masks(data.root, o, first, store)]
         of_images, of_masks = [images, *(o for o in others if o not in more)], [masks, *more]
         if more and store.local:
-            of_masks, passed = _informative(data.root, images, of_masks, first, store)
+            train = data.train_split if data.train_split in its_splits else first
+            of_masks, passed = _informative(data.root, images, of_masks, train, store)
             why += passed
         ways = itertools.product(of_images, of_masks)
         choices += [{"data.images": one, "data.masks": other} for one, other in ways]
