@@ -100,9 +100,11 @@ def test_what_the_files_settle_is_chosen_with_a_reason(tmp_path):
     assert "the masks in {split}/mask are nearly the same in all images" in why
     assert '{split}/2nd_manual has no mask for train (to read it: "data.masks=' in why
     # The names of the splits have another order.
-    (root / "val").rename(root / "dev")
+    for old, new in (("train", "training"), ("val", "test")):
+        (root / old).rename(root / new)
     assert run_check(root).data.masks == "{split}/1st_manual"
-    (root / "dev").rename(root / "val")
+    for old, new in (("train", "training"), ("val", "test")):
+        (root / new).rename(root / old)
     # Other values are ids of classes, and a video changes only after some masks.
     video = [str(ids(tmp_path / f"video/{n}.png", (0,) * (n // 4) + (1,) * 7)) for n in range(8)]
     other = [str(ids(tmp_path / f"ids/{n}.png", (1 + n // 4,))) for n in range(8)]
