@@ -486,7 +486,9 @@ def test_lines_whose_ends_nearly_meet_are_outlines(tmp_path):
         x, y = [2, 26, 26, 2], [2, 2, 18, 2 + gap]  # 28.8 pixels from corner to corner
         outline = region("polyline", {}, all_points_x=x, all_points_y=y)
         via(tmp_path, outline, region("rect", {}, x=0, y=0, width=1, height=1))
-        assert masks_of(opened(tmp_path))["a"][5:].any() == drawn
+        dataset = opened(tmp_path)
+        assert masks_of(dataset)["a"][5:].any() == drawn
+        assert ("1 line drawn as areas, since the ends meet" in dataset.notes) == drawn
 
 
 def test_supervisely_data_sets_are_read_together(tmp_path):

@@ -341,6 +341,8 @@ def _describe(images: Collection[Annotated], watch: Watch) -> None:
             f"{WARNING}all {sum(boxes.values()):,} shapes of {names} have 4 corners: are they "
             "boxes around objects?"
         )
+    if lines := sum("line" in shape.area for shape in shapes):
+        watch.notes.append(f"{counted(lines, 'line')} drawn as areas, since the ends meet")
     left_out = defaultdict[str, list[Annotated]](list)
     for image in images:
         for what in image.parts:

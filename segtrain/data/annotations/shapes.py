@@ -35,6 +35,7 @@ class Shape(NamedTuple):
     - "polygons": rings of (x, y) in pixels, x0, y0, x1, y1, ..., whose areas are united; (0, 0) is
       the upper left corner of the image, and pixel (c, r) covers [c, c + 1) x [r, r + 1). "holes":
       rings that are cut out. "relative": the points are fractions of the width and height;
+      "line": it is the outline that a line draws;
     - "pixels": run lengths of pycocotools (masks of all images fit in memory), or {"file": path} of
       a mask of two values, or with "segments" also the ids of its segments. "at": x and y of their
       upper left pixel;
@@ -148,7 +149,8 @@ def polygon(
         return kind
     if not area:
         return "polygon of fewer than 3 points"
-    return Shape(name, {"polygons": area, "holes": cut, "relative": relative})
+    line = {"line": True} if kind in LINES else {}
+    return Shape(name, {"polygons": area, "holes": cut, "relative": relative, **line})
 
 
 def _is_outline(line: np.ndarray) -> bool:
