@@ -90,7 +90,7 @@ def _policies(data: Data) -> None:
             f"data.absent_mask=background: layout {data.layout!r} lists masks: set it to leave-out"
         )
         raise SettingError(why, advice={"data.absent_mask": "leave-out"})
-    if data.leave_out and listed:
+    if data.leave_out and listed and data.layout != "voc":
         why = f"data.leave_out: layout {data.layout!r} has lists of its files: shorten these"
         raise SettingError(why, advice={"data.leave_out": []})
     if data.worker_kind == "process" and data.cache == "ram":

@@ -153,7 +153,7 @@ def test_what_annotations_lack_is_said(tmp_path):
     Image.new("RGB", (30, 20)).save(tmp_path / "images/new.png")
     notes = opened(tmp_path).notes
     assert [note.split(":")[0] for note in notes] == [
-        "1 of 3 images have no shape",
+        "1 image of 3 without a shape",
         "warning",  # the line of 2 points
         "warning",  # new.png has no annotation, and 1.png none that is drawn
     ]

@@ -192,6 +192,26 @@ def test_a_stray_id_has_a_command_for_each_meaning(files, capsys):
     assert (data.label_map, data.faults) == ({0: 0, 32: -1, 255: 1}, "skip")
 
 
+def test_equal_images_of_pascal_voc_are_left_out_of_train(tmp_path):
+    root, names = tmp_path / "set", ("a", "b", "c", "d", "e", "f")
+    for name in names:
+        picture(root / f"JPEGImages/{name}.jpg", seed=0 if name in "bc" else ord(name))
+        ids(root / f"SegmentationClass/{name}.png", (0, 1))
+    lists = root / "ImageSets/Segmentation"
+    lists.mkdir(parents=True)
+    (lists / "trainval.txt").write_text("\n".join(names))
+    left_out = set[tuple[str, ...]]()
+    for seed in range(9):
+        checked = run_check(root, CLASSES, f"data.split_by={{of: trainval, val: 2, seed: {seed}}}")
+        assert not checked.failed
+        train, val = (sample_names(open_dataset(checked.data, part)) for part in ("train", "val"))
+        assert not ({*"bc"} & {*train} and {*"bc"} & {*val})
+        assert len(train) + len(val) == len(names) - bool(checked.data.leave_out)
+        left_out.add(checked.data.leave_out)
+    assert left_out - {()} <= {(f"JPEGImages/{n}.jpg", f"SegmentationClass/{n}.png") for n in "bc"}
+    assert len(left_out) > 1
+
+
 def test_equal_images_in_both_parts_of_a_divided_set_are_a_fault(files, capsys):
     root, file = files
     (root / "test").rename(root.with_name("elsewhere"))

@@ -328,7 +328,7 @@ def _describe(images: Collection[Annotated], watch: Watch) -> None:
     if empty:
         warning = WARNING if empty > _EMPTY * len(images) else ""
         watch.notes.append(
-            f"{warning}{empty:,} of {len(images):,} images have no shape: all background"
+            f"{warning}{counted(empty, 'image')} of {len(images):,} without a shape: all background"
         )
     shapes = [shape for image in images for shape in image.shapes]
     corners = defaultdict[str, list[int]](list)

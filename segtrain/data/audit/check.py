@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shlex
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -276,9 +277,9 @@ def _commands(
                 one = [{**choice, "data.split_by": {**by, "val": 1}}]
                 yield from _commands(line, root, overrides, chosen, one, tried)
                 continue
-            why = [f"stops: {str(other).partition(': ')[2][:_SHORT]}"]
-        remark = "".join(f"  # {text.partition(', since')[0]}" for text in why).partition("\n")[0]
-        yield proposed + remark
+            reason = str(other).partition(": ")[2].partition("\n")[0]
+            why = [f"stops: {textwrap.shorten(reason, _SHORT, placeholder=' ...')}"]
+        yield proposed + "".join(f"  # {text.partition(', since')[0]}" for text in why)
 
 
 def _findings(

@@ -124,9 +124,10 @@ def _entries(
         masks = {"data.faults": "skip"} if without_image else {}
         ways = [{"data.absent_mask": way} for way in ("leave-out", "background") if without_mask]
         some = in_images.keys() & in_masks
+        one_of = ", with one of" if ways else ""
         raise question(
             f"{folders[0]}: {'; '.join(problems)}: {fix()}"
-            f"{'. Or leave them out, with one of' if some else ''}",
+            f"{f'. Or leave them out{one_of}' if some else ''}",
             [way | masks for way in ways or [{}] if some],
             code="files-unpaired",
             folder=folders[0],

@@ -175,9 +175,15 @@ def _voc(data: Data, split: str, watch: Watch) -> Entries:
         if split.endswith("aug") and is_dir(augmented, watch.store)
         else os.path.join(root, "SegmentationClass")
     )
-    images = _images(listed, os.path.join(root, "JPEGImages"), watch)
+    folder = os.path.join(root, "JPEGImages")
+    images = [
+        (name, suffix)
+        for name, suffix in _images(listed, folder, watch)
+        if not watch.store.leaves_out(os.path.join(folder, name + suffix))
+        and not watch.store.leaves_out(os.path.join(masks, f"{name}.png"))
+    ]
     names = [name for name, _ in images]
-    image = column_of(map("".join, images), os.path.join(root, "JPEGImages", ""))
+    image = column_of(map("".join, images), os.path.join(folder, ""))
     mask = column_of((f"{name}.png" for name in names), os.path.join(masks, ""))
     return checked(Entries(image, mask, {"name": column_of(names)}), source, watch, of_images=True)
 
