@@ -169,6 +169,8 @@ def _settings(labels: LabelSpace, root: Path, colored: bool) -> dict[str, object
         "data__classes": classes,
         "data__label_map": {} if colored else table,
         "data__split_by": {},
+        "data__leave_out": (),
+        "data__faults": "error",
         "data__overlap": "accept",
         "data__limit": 0,
         "train__duration": "1st",

@@ -273,6 +273,8 @@ def test_faults_are_planted_in_masks_of_any_kind(zygote, tmp_path, kind):  # typ
         mask[4:9] = 7
         settings += ["data.classes=[road, car]", "data.label_map={1000: 0, 7: 1, 8: -1}"]
     folders(tmp_path / "data", [mask, mask])
+    (tmp_path / "data/masks/train/2.png").write_bytes(b"left out")
+    settings += ["data.faults=skip", "data.leave_out=[masks/train/2.png]"]
     rows = verdicts(zygote, tmp_path, "labels", settings=settings)
     assert [found["verdict"] for found in rows] == [PASS] * 3, rows
 
