@@ -261,7 +261,7 @@ def mapped(
     """
     tables = [(when, t) for when, t in (("", table), *others) if works(labels.num_classes, t, ids)]
     more = tuple((when, {"data.label_map": other}) for when, other in tables if other is not table)
-    if (("", table)) in tables:
+    if ("", table) in tables:
         return SplitFinding(message, fatal, {"data.label_map": table}, more)
     return SplitFinding(
         f"{message}: see which value is which class, and set data.label_map", fatal, {}, more

@@ -234,8 +234,8 @@ def _informative(
 
 
 def _refuse_mixed_depth(data: Data, splits: Sequence[str], store: Store) -> None:
-    """Raise DataError if images and masks lie beside the folders of splits, and there is no train
-    or no val: they may be this split, or all images may be one set.
+    """Raise DataError if images and masks lie beside the folders of splits, and train or val is
+    missing: they may be this split, or all images may be one set.
     """
     above = [os.path.dirname(folder) or "." for folder in (data.images, data.masks)]
     images, masks = (images_in(os.path.join(data.root, folder), store) for folder in above)
